@@ -1,0 +1,156 @@
+"""Canonical JSON bytes (RFC 8785), digests over them, and strict parsing.
+
+Two serialisations live here, and no third: RFC 8785 for everything this project writes into a ledger or evidence, and
+the published R1 rule (`r1_digest`) for plan digests. Parsing refuses what two readers could read differently.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import rfc8785
+
+from ledger.errors import EventError, TallyError
+
+MAX_SAFE_INTEGER = 2**53 - 1
+MAX_DEPTH = 64
+
+LEAF_PREFIX = b"\x00"
+"""RFC 9162 section 2.1.1: a leaf hash is SHA-256(0x00 || entry). An event's hash is that leaf hash."""
+
+
+class StrictJsonError(TallyError):
+    """JSON that is malformed or that two readers could read differently."""
+
+
+def encode(value: Any) -> str:
+    """The RFC 8785 text of `value`.
+
+    Raises EventError for what must never be recorded: NaN, infinities, integers of magnitude 2**53 or more, lone
+    surrogates, U+0000, and anything that is not JSON.
+    """
+    try:
+        text = rfc8785.dumps(value).decode("utf-8")
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError, RecursionError) as error:
+        raise EventError(f"value has no canonical JSON form: {error}") from error
+    if "\\u0000" in text and _holds_nul(value):
+        raise EventError("value has no canonical JSON form here: a string holds U+0000, which databases cut or refuse")
+    return text
+
+
+def _holds_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\x00" in value
+    if isinstance(value, dict):
+        return any(_holds_nul(key) or _holds_nul(item) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return any(_holds_nul(item) for item in value)
+    return False
+
+
+def decode(text: str | bytes, *, what: str = "JSON") -> Any:
+    """Parse JSON, refusing duplicate keys, NaN and infinities, U+0000, lone surrogates, trailing text and deep nesting.
+
+    Raises StrictJsonError naming `what` was being read.
+    """
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", errors="strict")
+        _refuse_depth(text, what)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+    except StrictJsonError as error:
+        raise StrictJsonError(f"{what}: {error.message}") from None
+    except UnicodeDecodeError as error:
+        raise StrictJsonError(f"{what} is not UTF-8: {error.reason} at byte {error.start}") from error
+    except json.JSONDecodeError as error:
+        raise StrictJsonError(f"{what} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+    except ValueError as error:  # an integer literal longer than Python's conversion limit
+        raise StrictJsonError(f"{what} is not usable JSON: {error}") from error
+    if "\\u" in text or "\x00" in text:
+        _refuse_text(value, what)
+    return value
+
+
+def _refuse_depth(text: str, what: str) -> None:
+    """Refuse nesting beyond MAX_DEPTH before a recursive parser meets it. Brackets inside strings do not count."""
+    depth = 0
+    in_string = escaped = False
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    for character in text:
+        if in_string:
+            if escaped:
+                escaped = False
+            elif character == "\\":
+                escaped = True
+            elif character == '"':
+                in_string = False
+        elif character == '"':
+            in_string = True
+        elif character in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise StrictJsonError(f"{what} is nested deeper than {MAX_DEPTH} levels")
+        elif character in "]}":
+            depth -= 1
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise StrictJsonError(f"key {key!r} occurs twice in one object")
+            seen.add(key)
+    return result
+
+
+def _no_constant(name: str) -> Any:
+    raise StrictJsonError(f"{name} is not JSON")
+
+
+def _refuse_text(value: Any, what: str) -> None:
+    if isinstance(value, str):
+        if "\x00" in value:
+            raise StrictJsonError(f"{what} holds a string with U+0000")
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise StrictJsonError(f"{what} holds a string with a lone surrogate") from None
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_text(key, what)
+            _refuse_text(item, what)
+    elif isinstance(value, list):
+        for item in value:
+            _refuse_text(item, what)
+
+
+def event_hash(envelope: str | bytes) -> str:
+    """Hex SHA-256(0x00 || envelope bytes): the event's hash and its RFC 9162 leaf hash."""
+    data = envelope.encode("utf-8") if isinstance(envelope, str) else envelope
+    return hashlib.sha256(LEAF_PREFIX + data).hexdigest()
+
+
+def sha256_digest(data: bytes) -> str:
+    """`sha256:<hex>` of the bytes."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def r1_digest(document: dict[str, Any]) -> str:
+    """The plan digest by the published R1 rule, `sha256:<hex>`.
+
+    Drop the top-level `digest`; serialise with sorted keys, separators "," and ":", ASCII escapes, plus one trailing
+    newline; SHA-256.
+    """
+    payload = {key: value for key, value in document.items() if key != "digest"}
+    text = json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False) + "\n"
+    return sha256_digest(text.encode("ascii"))
+
+
+def r1_file(document: dict[str, Any]) -> bytes:
+    """The published file form: the whole document, two-space indent, sorted keys, ASCII escapes, one final newline."""
+    return (json.dumps(document, sort_keys=True, indent=2, ensure_ascii=True, allow_nan=False) + "\n").encode("ascii")
