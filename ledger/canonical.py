@@ -65,7 +65,9 @@ def decode(text: str | bytes, *, what: str = "JSON") -> Any:
     except UnicodeDecodeError as error:
         raise StrictJsonError(f"{what} is not UTF-8: {error.reason} at byte {error.start}") from error
     except json.JSONDecodeError as error:
-        raise StrictJsonError(f"{what} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from error
+        raise StrictJsonError(
+            f"{what} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from error
     except ValueError as error:  # an integer literal longer than Python's conversion limit
         raise StrictJsonError(f"{what} is not usable JSON: {error}") from error
     if "\\u" in text or "\x00" in text:

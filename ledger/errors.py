@@ -1,17 +1,17 @@
 """Every error of ours: one base class carrying the message, the next thing to try, and the exit code.
 
-    TallyError                    exit 1
-    ├── PlanError                 a document that is no plan, or a plan that cannot be read
-    ├── PlanRejected        (3)   a readable plan that the checks, this machine or the adapter refuse
-    ├── EventError                an event that may not be recorded, or that this version cannot read
-    ├── LedgerError               a ledger that is absent, foreign, newer, read-only or whose guards are gone
-    │   ├── Conflict              somebody else appended at that sequence first
-    │   └── LedgerBroken    (4)   bytes, chain or tree are not what was appended
-    ├── EvidenceBroken      (4)   an evidence file whose form, signature, chain or proofs do not hold
-    ├── CheckpointError           a checkpoint file that is missing, truncated, garbled or inconsistent
-    ├── RealizationFailed         the realization stopped; what was done is recorded
-    ├── QueryError                SQL that is refused, wrong or over its limits
-    └── NotFound                  an unknown run, an ambiguous prefix, an unknown name
+TallyError                    exit 1
+├── PlanError                 a document that is no plan, or a plan that cannot be read
+├── PlanRejected        (3)   a readable plan that the checks, this machine or the adapter refuse
+├── EventError                an event that may not be recorded, or that this version cannot read
+├── LedgerError               a ledger that is absent, foreign, newer, read-only or whose guards are gone
+│   ├── Conflict              somebody else appended at that sequence first
+│   └── LedgerBroken    (4)   bytes, chain or tree are not what was appended
+├── EvidenceBroken      (4)   an evidence file whose form, signature, chain or proofs do not hold
+├── CheckpointError           a checkpoint file that is missing, truncated, garbled or inconsistent
+├── RealizationFailed         the realization stopped; what was done is recorded
+├── QueryError                SQL that is refused, wrong or over its limits
+└── NotFound                  an unknown run, an ambiguous prefix, an unknown name
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def measured(
     """A measured value; a non-finite number becomes null and `failed`, saying what it was."""
     if value is None:
         return unavailable(unit, method, detail or "no value was read", source=source)
-    if isinstance(value, float) and value != value or value in (float("inf"), float("-inf")):
+    if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")):
         return Measurement(
             value=None, unit=unit, source=source, method=method, status="failed", detail=f"not finite: {value}"
         )
@@ -591,7 +591,7 @@ Event = Envelope[Any, Any]
 
 @cache
 def _reader() -> TypeAdapter[Event]:
-    union: Any = Union[tuple(Envelope[Literal[body.TYPE], body] for body in BODIES)]  # type: ignore[valid-type]  # noqa: UP007
+    union: Any = Union[tuple(Envelope[Literal[body.TYPE], body] for body in BODIES)]  # type: ignore[valid-type, name-defined]  # noqa: UP007 - built from a tuple
     return TypeAdapter(Annotated[union, Field(discriminator="type")])
 
 
@@ -617,7 +617,7 @@ def read_event(envelope: str) -> Event:
         raise EventError("event is no JSON object")
     kind, version = raw.get("type"), raw.get("type_version")
     known = BODY_BY_TYPE.get(kind) if isinstance(kind, str) else None
-    if known is None or not isinstance(version, int):
+    if known is None or not isinstance(kind, str) or not isinstance(version, int):
         raise EventError(
             f"unknown event type {kind!r} version {version!r}",
             "it was written by another or newer program: read it with that version",
@@ -636,7 +636,9 @@ def read_event(envelope: str) -> Event:
     while version < known.VERSION:
         upcast = UPCASTS.get((kind, version))
         if upcast is None:
-            raise EventError(f"event type {kind!r} version {version} has no upcast to {known.VERSION}", unknown_type=True)
+            raise EventError(
+                f"event type {kind!r} version {version} has no upcast to {known.VERSION}", unknown_type=True
+            )
         raw["body"] = upcast(raw["body"])
         version += 1
     raw["type_version"] = version
@@ -694,7 +696,13 @@ def uuid7(now_ms: int | None = None) -> str:
     """A UUID version 7 (RFC 9562 section 5.7): 48 bits of Unix milliseconds, then 74 random bits."""
     milliseconds = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     random = int.from_bytes(os.urandom(10), "big")
-    value = (milliseconds & (2**48 - 1)) << 80 | 0x7 << 76 | (random >> 62 & 0xFFF) << 64 | 0b10 << 62 | random & (2**62 - 1)
+    value = (
+        (milliseconds & (2**48 - 1)) << 80
+        | 0x7 << 76
+        | (random >> 62 & 0xFFF) << 64
+        | 0b10 << 62
+        | random & (2**62 - 1)
+    )
     digits = f"{value:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 

@@ -276,9 +276,7 @@ class Plan:
 
     @cached_property
     def memory_resources(self) -> dict[str, MemoryResource]:
-        return {
-            resource.id: resource for node in self.document.resources.nodes for resource in node.memory_resources
-        }
+        return {resource.id: resource for node in self.document.resources.nodes for resource in node.memory_resources}
 
     @cached_property
     def compute_units(self) -> dict[str, ComputeUnit]:

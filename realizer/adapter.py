@@ -1,0 +1,258 @@
+"""What an adapter is: the protocol between the engine and somebody's model, and the registry that finds adapters.
+
+An adapter knows the model and nothing else. It never touches the ledger, never writes a verdict and never says where
+memory is: the engine hands it ranges, it fills them, and what it says of them is a claim that probes check. Adapters
+are found through the entry points of group `tallystick.adapters`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ledger.errors import NotFound, TallyError
+from ledger.plan import Plan
+
+if TYPE_CHECKING:
+    import torch
+
+    from realizer.checkpoint import Checkpoint
+    from realizer.loader import Loader
+    from realizer.memory import MemoryRange
+
+ENTRY_POINT_GROUP = "tallystick.adapters"
+RANGE_ALIGNMENT = 64
+"""Bytes. Tensors in a range start at multiples of it, so that vector loads and device copies are aligned."""
+
+DTYPE_BITS = {
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "BOOL": 8, "U8": 8, "I8": 8,
+    "F16": 16, "BF16": 16, "U16": 16, "I16": 16, "F32": 32, "U32": 32, "I32": 32, "F64": 64, "U64": 64, "I64": 64,
+    "C64": 64,
+}  # fmt: skip
+"""Bits an element takes, by the dtype names of the safetensors format."""
+
+
+@dataclass(frozen=True)
+class TensorPlace:
+    """One tensor of a layout: where in its range it lies. `dtype` is a safetensors dtype name, `offset` is in bytes.
+
+    `sources` are the checkpoint keys that it is made of; exactly one key means a copy byte for byte.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    sources: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes the tensor takes, without alignment padding."""
+        elements = 1
+        for extent in self.shape:
+            elements *= extent
+        return (elements * DTYPE_BITS[self.dtype] + 7) // 8
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one materialization lies in its range. A representation name is observed only where this is what is found."""
+
+    representation: str
+    places: tuple[TensorPlace, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Sum of the tensors' bytes: the plan's `expected_bytes` (padding does not count)."""
+        return sum(place.bytes for place in self.places)
+
+    @property
+    def length(self) -> int:
+        """Bytes of the range that holds it, padding included."""
+        return max((place.offset + place.bytes for place in self.places), default=0)
+
+
+def pack(representation: str, tensors: Sequence[tuple[str, str, tuple[int, ...], tuple[str, ...]]]) -> Layout:
+    """The layout that puts (name, dtype, shape, sources) one after another, each at a multiple of RANGE_ALIGNMENT."""
+    places, offset = [], 0
+    for name, dtype, shape, sources in tensors:
+        place = TensorPlace(name, dtype, shape, offset, sources)
+        places.append(place)
+        offset += -(-place.bytes // RANGE_ALIGNMENT) * RANGE_ALIGNMENT
+    return Layout(representation, tuple(places))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What an adapter says it realised. Bytes are of tensors, without padding; `unplanned_bytes` what it kept besides."""
+
+    representation: str
+    bytes: int
+    tensors: int
+    streamed_bytes: int | None = None
+    unplanned_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What a prefill or a decode run took in and gave: `input` [n, hidden], `output` [n, width], tokens chosen or fed."""
+
+    input: torch.Tensor
+    output: torch.Tensor
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What an adapter contributes to a plan: every list in the plan's own JSON form, for the machine at hand."""
+
+    logical_state_units: list[dict[str, Any]]
+    materializations: list[dict[str, Any]]
+    authorities: list[dict[str, Any]]
+    execution: list[dict[str, Any]]
+    forbidden_persistent_materializations: list[dict[str, Any]]
+    options: dict[str, Any]
+    plan_version: str
+
+
+@dataclass(frozen=True)
+class DraftRequest:
+    """What the person drafting asked for, with the plan ids of this machine's resources.
+
+    `device` is a torch device name. `resources` maps a Memory Resource kind (`system-ram`, `shared-memory`,
+    `accelerator-vram`) to its plan id; `links` maps (source id, target id) to a link id.
+    """
+
+    device: str
+    staging: str
+    compute_unit_id: str
+    backing_source_id: str
+    resources: Mapping[str, str]
+    links: Mapping[tuple[str, str], str]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class PlanHandle:
+    """The plan as the engine and the adapter see it; every look is counted, so that decode can show it made none."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.lookups = 0
+
+    @property
+    def plan(self) -> Plan:
+        self.lookups += 1
+        return self._plan
+
+
+@dataclass(frozen=True)
+class ReferenceFixture:
+    """What an unplanned run gave: tensors by name (`prefill.input`, `prefill.output`, `decode.input`, `decode.output`,
+    `prompt.tokens`, `decode.tokens`) and how it was made (cache class and length, dtype, attention, versions)."""
+
+    tensors: Mapping[str, torch.Tensor]
+    provenance: Mapping[str, str]
+
+
+class Adapter(Protocol):
+    """One model being realised. Built once per run, before anything is allocated.
+
+    The engine calls, in this order: the constructor, `violations`, and for each materialization in plan order `layout`
+    and `realize`; then `release` for each staging materialization; `activate`; and, when decode is planned, `prefill`,
+    `save_baseline`, and per repetition `restore_baseline` and `decode`. `model` is what the caller may use afterwards.
+    """
+
+    name: str
+    version: str
+
+    def __init__(self, plan: PlanHandle, checkpoint: Checkpoint) -> None: ...
+
+    @classmethod
+    def unsupported(cls, checkpoint: Checkpoint) -> str | None:
+        """Why this checkpoint cannot be realised (naming the first key that does not map), or None."""
+        ...
+
+    @classmethod
+    def draft(cls, checkpoint: Checkpoint, request: DraftRequest) -> Draft:
+        """The adapter's part of a plan, with exact expected bytes from the checkpoint's headers."""
+        ...
+
+    @classmethod
+    def reference(
+        cls, plan: Plan, checkpoint: Checkpoint, prompt: str | None, tokens: Sequence[int]
+    ) -> ReferenceFixture:
+        """Run the unplanned model, with the run's cache class and length, dtype and attention."""
+        ...
+
+    @classmethod
+    def tokens(cls, checkpoint: Checkpoint, prompt: str) -> list[int]:
+        """The prompt's token ids by the checkpoint's own tokenizer. Raises CheckpointError where it has none."""
+        ...
+
+    def violations(self) -> list[tuple[str, str]]:
+        """(subject id, message) for everything in the plan that this adapter cannot carry out; nothing is allocated."""
+        ...
+
+    def layout(self, materialization_id: str) -> Layout:
+        """How that materialization will lie in its range."""
+        ...
+
+    def realize(self, materialization_id: str, memory: MemoryRange, loader: Loader) -> Claim:
+        """Fill the range. Keeps no storage outside the ranges it was given, nor a mapping of a checkpoint file."""
+        ...
+
+    def release(self, materialization_id: str) -> None:
+        """Drop every reference into that staging range. The engine unmaps it afterwards."""
+        ...
+
+    def activate(self, execution_id: str) -> torch.device:
+        """Bind execution to the realised state; the device that parameters are on."""
+        ...
+
+    def prefill(self, fixture: ReferenceFixture) -> StepOutput:
+        """Run the prompt from empty state."""
+        ...
+
+    def save_baseline(self) -> None:
+        """Copy the authoritative runtime state into the replay baseline's range."""
+        ...
+
+    def restore_baseline(self) -> None:
+        """Copy the replay baseline back into the authoritative runtime state."""
+        ...
+
+    def decode(self, fixture: ReferenceFixture) -> StepOutput:
+        """Decode from the current state, as many steps as the fixture has. No plan look-up, no checkpoint access."""
+        ...
+
+    @property
+    def model(self) -> Any:
+        """The live model, as realised."""
+        ...
+
+
+def load_adapter(name: str) -> type[Adapter]:
+    """The adapter class of that name. Raises NotFound naming those there are, TallyError when its import fails."""
+    found = {point.name: point for point in _entry_points()}
+    if name not in found:
+        known = ", ".join(sorted(found)) or "none"
+        raise NotFound(f"no adapter named {name!r}; installed: {known}", "install the package that carries it")
+    try:
+        adapter: type[Adapter] = found[name].load()
+    except (ImportError, AttributeError) as error:
+        raise TallyError(
+            f"adapter {name!r} cannot be imported: {error}",
+            "is `tallystick[realize]` installed, and no other package with a top-level `adapters` (AdapterHub's is one)?",
+        ) from error
+    return adapter
+
+
+def _entry_points() -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=ENTRY_POINT_GROUP))
+
+
+def adapter_names() -> list[str]:
+    """Names of the installed adapters, sorted."""
+    return sorted({point.name for point in _entry_points()})
