@@ -170,6 +170,11 @@ class Adapter(Protocol):
     def __init__(self, plan: PlanHandle, checkpoint: Checkpoint) -> None: ...
 
     @classmethod
+    def recognises(cls, plan: Plan) -> bool:
+        """Whether a plan that names no adapter (the R1 dialect) is this adapter's. Imports and allocates nothing."""
+        ...
+
+    @classmethod
     def unsupported(cls, checkpoint: Checkpoint) -> str | None:
         """Why this checkpoint cannot be realised (naming the first key that does not map), or None."""
         ...
@@ -203,6 +208,10 @@ class Adapter(Protocol):
         """Fill the range. Keeps no storage outside the ranges it was given, nor a mapping of a checkpoint file."""
         ...
 
+    def decode_modes(self) -> tuple[str, ...]:
+        """The modes in which repeated decode runs here, in order: `eager`, and `cuda-graph` where it can be captured."""
+        ...
+
     def release(self, materialization_id: str) -> None:
         """Drop every reference into that staging range. The engine unmaps it afterwards."""
         ...
@@ -223,7 +232,7 @@ class Adapter(Protocol):
         """Copy the replay baseline back into the authoritative runtime state."""
         ...
 
-    def decode(self, fixture: ReferenceFixture) -> StepOutput:
+    def decode(self, fixture: ReferenceFixture, mode: str = "eager") -> StepOutput:
         """Decode from the current state, as many steps as the fixture has. No plan look-up, no checkpoint access."""
         ...
 
@@ -247,6 +256,17 @@ def load_adapter(name: str) -> type[Adapter]:
             "is `tallystick[realize]` installed, and no other package with a top-level `adapters` (AdapterHub's is one)?",
         ) from error
     return adapter
+
+
+def adapter_for(plan: Plan) -> type[Adapter]:
+    """The adapter that the plan names or, in the R1 dialect, the one that recognises it. Raises NotFound."""
+    if plan.document.adapter is not None:
+        return load_adapter(plan.document.adapter.name)
+    for name in adapter_names():
+        adapter = load_adapter(name)
+        if adapter.recognises(plan):
+            return adapter
+    raise NotFound("the plan names no adapter and none of those installed recognises it", "name one with --adapter")
 
 
 def _entry_points() -> tuple[EntryPoint, ...]:
