@@ -38,7 +38,8 @@ DTYPE_BITS = {
 class TensorPlace:
     """One tensor of a layout: where in its range it lies. `dtype` is a safetensors dtype name, `offset` is in bytes.
 
-    `sources` are the checkpoint keys that it is made of; exactly one key means a copy byte for byte.
+    `sources` are the checkpoint keys that it is made of: their bytes one after another, so that one key means a copy
+    byte for byte; unless it is `derived`, computed from them by the adapter (cast, repeated, reduced).
     """
 
     name: str
@@ -46,6 +47,7 @@ class TensorPlace:
     shape: tuple[int, ...]
     offset: int
     sources: tuple[str, ...] = ()
+    derived: bool = False
 
     @property
     def bytes(self) -> int:
