@@ -65,7 +65,8 @@ def test_the_published_note_example_verifies() -> None:
     key = Ed25519PublicKey.from_public_bytes(public[1:])
     assert checkpoints.key_hash("PeterNeumann", key).hex() == "c74f20a3"
     text = "If you think cryptography is the answer to your problem,\nthen you don't know what your problem is.\n"
-    note = f"{text}\n— PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=\n"
+    signature = "x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM="
+    note = f"{text}\n— PeterNeumann {signature}\n"
     assert checkpoints.verify_note(note, "PeterNeumann", key) == text
 
 
