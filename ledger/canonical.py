@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from typing import Any
 
 import rfc8785
@@ -28,8 +30,8 @@ class StrictJsonError(TallyError):
 def encode(value: Any) -> str:
     """The RFC 8785 text of `value`.
 
-    Raises EventError for what must never be recorded: NaN, infinities, integers of magnitude 2**53 or more, lone
-    surrogates, U+0000, and anything that is not JSON.
+    Raises EventError for what must never be recorded: NaN, infinities, integers of magnitude 2**53 or more (floats that
+    large are integers too, and would be read back as such), lone surrogates, U+0000, and anything that is not JSON.
     """
     try:
         text = rfc8785.dumps(value).decode("utf-8")
@@ -37,7 +39,21 @@ def encode(value: Any) -> str:
         raise EventError(f"value has no canonical JSON form: {error}") from error
     if "\\u0000" in text and _holds_nul(value):
         raise EventError("value has no canonical JSON form here: a string holds U+0000, which databases cut or refuse")
+    if _MAY_BE_LARGE.search(text) and (large := _large_float(value)) is not None:
+        raise EventError(f"value has no canonical JSON form here: {large} is an integer of magnitude 2**53 or more")
     return text
+
+
+_MAY_BE_LARGE = re.compile(r"[0-9]{16}|e\+")
+"""What the text of a number of magnitude 2**53 (16 digits) or more must hold; a cheap sieve before looking closely."""
+
+
+def _large_float(value: Any) -> float | None:
+    """A float of magnitude 2**53 or more somewhere in the value, or None."""
+    if isinstance(value, float):
+        return value if abs(value) > MAX_SAFE_INTEGER else None
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return next((large for item in items if (large := _large_float(item)) is not None), None)
 
 
 def _holds_nul(value: Any) -> bool:
@@ -59,7 +75,7 @@ def decode(text: str | bytes, *, what: str = "JSON") -> Any:
         if isinstance(text, bytes):
             text = text.decode("utf-8", errors="strict")
         _refuse_depth(text, what)
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
     except StrictJsonError as error:
         raise StrictJsonError(f"{what}: {error.message}") from None
     except UnicodeDecodeError as error:
@@ -70,7 +86,7 @@ def decode(text: str | bytes, *, what: str = "JSON") -> Any:
         ) from error
     except ValueError as error:  # an integer literal longer than Python's conversion limit
         raise StrictJsonError(f"{what} is not usable JSON: {error}") from error
-    if "\\u" in text or "\x00" in text:
+    if "\\u" in text or not text.isascii():
         _refuse_text(value, what)
     return value
 
@@ -112,6 +128,14 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise StrictJsonError(f"{name} is not JSON")
+
+
+def _finite(literal: str) -> float:
+    """A literal such as 1e400 is JSON, but this program and others would read infinity."""
+    value = float(literal)
+    if math.isinf(value):
+        raise StrictJsonError(f"number {literal[:40]} is too large to be read")
+    return value
 
 
 def _refuse_text(value: Any, what: str) -> None:

@@ -7,6 +7,7 @@ observation cannot be confused, and what could not be measured is unknown and ne
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -52,8 +53,8 @@ class Measurement(Frozen):
 
     @property
     def known(self) -> bool:
-        """A value is there, whoever says so."""
-        return self.value is not None
+        """A value is there, whoever says so. A value beside `unavailable` or `failed` is none."""
+        return self.value is not None and self.status in ("measured", "stated")
 
     @property
     def observed(self) -> bool:
@@ -64,26 +65,34 @@ class Measurement(Frozen):
 def measured(
     value: float | str | None, unit: str | None, method: str, *, source: Source = "probe", detail: str | None = None
 ) -> Measurement:
-    """A measured value; a non-finite number becomes null and `failed`, saying what it was."""
+    """A measured value; a number that cannot be recorded becomes null and `failed`, saying what it was."""
     if value is None:
         return unavailable(unit, method, detail or "no value was read", source=source)
-    if (isinstance(value, float) and value != value) or value in (float("inf"), float("-inf")):
+    return _recordable(value, unit, method, source, "measured", detail)
+
+
+def _recordable(
+    value: float | str, unit: str | None, method: str, source: Source, status: Status, detail: str | None = None
+) -> Measurement:
+    """The measurement, or a failed one for a number that is not finite or whose magnitude is 2**53 or more."""
+    if isinstance(value, int | float) and not abs(value) <= canonical.MAX_SAFE_INTEGER:
+        what = "not finite" if isinstance(value, float) and not math.isfinite(value) else "beyond 2**53"
         return Measurement(
-            value=None, unit=unit, source=source, method=method, status="failed", detail=f"not finite: {value}"
+            value=None, unit=unit, source=source, method=method, status="failed", detail=f"{what}: {value}"
         )
-    return Measurement(value=value, unit=unit, source=source, method=method, status="measured", detail=detail)
+    return Measurement(value=value, unit=unit, source=source, method=method, status=status, detail=detail)
 
 
 def stated(
     value: float | str, unit: str | None, method: str, *, source: Literal["derived", "declared", "default"]
 ) -> Measurement:
     """A value that nobody looked at: computed from others, declared in a document, or a default."""
-    return Measurement(value=value, unit=unit, source=source, method=method, status="stated")
+    return _recordable(value, unit, method, source, "stated")
 
 
 def claimed(value: float | str, unit: str | None, method: str) -> Measurement:
     """What an adapter says of its own work."""
-    return Measurement(value=value, unit=unit, source="adapter", method=method, status="measured")
+    return _recordable(value, unit, method, "adapter", "measured")
 
 
 def unavailable(unit: str | None, method: str, why: str, *, source: Source = "probe") -> Measurement:
@@ -607,7 +616,7 @@ def read_event(envelope: str) -> Event:
     """
     problem: ValidationError | None = None
     try:
-        event = _reader().validate_json(envelope)
+        event = _reader().validate_json(envelope, strict=True)
         if event.type_version == event.body.VERSION:
             return event
     except ValidationError as error:
@@ -630,9 +639,7 @@ def read_event(envelope: str) -> Event:
             unknown_type=True,
         )
     if version == known.VERSION and problem is not None:
-        first = problem.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"][1:])
-        raise EventError(f"event has not the form of {kind}: {where}: {first['msg']}") from problem
+        raise _wrong_form(kind, problem) from problem
     while version < known.VERSION:
         upcast = UPCASTS.get((kind, version))
         if upcast is None:
@@ -642,7 +649,16 @@ def read_event(envelope: str) -> Event:
         raw["body"] = upcast(raw["body"])
         version += 1
     raw["type_version"] = version
-    return _reader().validate_python(raw)
+    try:
+        return _reader().validate_python(raw, strict=True)
+    except ValidationError as error:
+        raise _wrong_form(kind, error) from error
+
+
+def _wrong_form(kind: str, problem: ValidationError) -> EventError:
+    first = problem.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"][1:])
+    return EventError(f"event has not the form of {kind}: {where}: {first['msg']}")
 
 
 def read_events(envelopes: Iterable[str]) -> Iterator[Event]:

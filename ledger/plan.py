@@ -342,7 +342,8 @@ def parse_plan(data: bytes, *, what: str = "plan") -> Plan:
 def freeze(plan: Plan, *, reference_digest: str | None = None) -> Plan:
     """The plan sealed: the reference's digest bound where given, then `digest` set, in the published file form.
 
-    Law: `freeze(p).frozen`. Raises PlanError for a plan that already carries a digest that is not its own.
+    Law: `freeze(p).frozen`. Raises PlanError for a plan that already carries a digest that is not its own, and for a
+    reference given to a plan of the R1 dialect, which has no field for it.
     """
     if plan.claimed_digest is not None and not plan.frozen:
         raise PlanError(
@@ -351,6 +352,8 @@ def freeze(plan: Plan, *, reference_digest: str | None = None) -> Plan:
         )
     raw = {key: value for key, value in plan.raw.items() if key != "digest"}
     if reference_digest is not None:
-        raw["correctness"] = {**raw.get("correctness", {}), "reference_digest": reference_digest}
+        if plan.schema == R1_SCHEMA:
+            raise PlanError(f"a plan of {R1_SCHEMA} binds no reference", f"use {TALLY_SCHEMA} to bind one")
+        raw["correctness"] = {**(raw.get("correctness") or {}), "reference_digest": reference_digest}
     raw["digest"] = canonical.r1_digest(raw)
     return parse_plan(canonical.r1_file(raw))
