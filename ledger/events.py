@@ -176,7 +176,10 @@ class ModelIdentity(Frozen):
 
 
 class RunOpened(Body):
-    """A run began. `plan` is null only for a witness without one; `witness_of` names the run watched, or is null."""
+    """A run began. `plan` is null only for a witness without one; `witness_of` names the run watched, or is null.
+
+    `ledger_size` is how many events the ledger held when this one was appended (or fewer): a cited freezing lies below.
+    """
 
     TYPE = "run.opened"
     purpose: Literal["realization", "import", "witness"]
@@ -194,6 +197,7 @@ class RunOpened(Body):
     checkpoint_files: list[CheckpointFile] = Field(default_factory=list)
     witness_of: str | None = None
     provenance: dict[str, str] = Field(default_factory=dict)
+    ledger_size: int | None = None
 
 
 class RunClosed(Body):

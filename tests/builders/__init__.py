@@ -1,0 +1,1 @@
+"""Builders of plans, runs and ledgers that tests of every room share."""
