@@ -1,0 +1,190 @@
+"""Reading /proc: mappings, memory classes and mounts, where a field that is not there is said to be missing, never zero.
+
+Formats: proc_pid_maps(5), proc_pid_smaps(5), proc_pid_status(5), proc_pid_stat(5), proc_pid_io(5) and
+proc_pid_mountinfo(5). The root can be another directory, so that kernels that lack fields can be shown in tests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ledger.errors import TallyError
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+BLOCK = 512
+"""Bytes of one `st_blocks` block (stat(2)), whatever the filesystem's own block size is."""
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+class Unreadable(TallyError):
+    """Something of the operating system that cannot be read here; the message is the reason that a probe records."""
+
+
+class ProcessGone(Unreadable):
+    """The process ended while it was being looked at."""
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """One line of maps: addresses `start` to `end`, permissions, and the file behind it where there is one.
+
+    `path` is empty for plain anonymous memory; for an unlinked file it comes without the kernel's " (deleted)".
+    """
+
+    start: int
+    end: int
+    permissions: str
+    device: str
+    inode: int
+    path: str
+    deleted: bool
+
+    @property
+    def length(self) -> int:
+        return self.end - self.start
+
+    @property
+    def shared(self) -> bool:
+        return "s" in self.permissions
+
+    @property
+    def executable(self) -> bool:
+        return "x" in self.permissions
+
+
+@dataclass(frozen=True)
+class MappingUse:
+    """One smaps entry: the mapping, its figures in bytes by their smaps names, and its VmFlags (None where not given)."""
+
+    mapping: Mapping
+    figures: dict[str, int]
+    flags: frozenset[str] | None
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One mounted filesystem: where, of which type, and whether it can be written."""
+
+    point: str
+    kind: str
+    source: str
+    writable: bool
+
+
+def parse_maps_line(line: str) -> Mapping:
+    """One line of maps. Raises ValueError for another form."""
+    parts = line.split(None, 5)
+    start, end = (int(bound, 16) for bound in parts[0].split("-"))
+    path = unescape(parts[5].rstrip("\n")) if len(parts) > 5 else ""
+    deleted = path.endswith(" (deleted)")
+    return Mapping(start, end, parts[1], parts[3], int(parts[4]), path.removesuffix(" (deleted)"), deleted)
+
+
+def unescape(text: str) -> str:
+    """The kernel writes a newline, blank or backslash in a name as a backslash and three octal digits."""
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), text) if "\\" in text else text
+
+
+@dataclass
+class ProcFS:
+    """A view of /proc. `bytes_read` counts what was read through it: reads of /proc count in rchar too."""
+
+    root: Path = Path("/proc")
+    bytes_read: int = 0
+    _self: int = field(default_factory=os.getpid)
+
+    def text(self, *parts: str | int) -> str:
+        """A file's whole text. Raises ProcessGone when the process ended, Unreadable otherwise, with the reason."""
+        path = self.root.joinpath(*(str(part) for part in parts))
+        try:
+            data = path.read_bytes()
+        except (FileNotFoundError, ProcessLookupError, NotADirectoryError) as error:
+            if isinstance(parts[0], int) and not (self.root / str(parts[0]) / "stat").exists():
+                raise ProcessGone(f"process {parts[0]} has ended") from error
+            raise Unreadable(f"{path}: {error.strerror or error}") from error
+        except OSError as error:
+            raise Unreadable(f"{path}: {error.strerror or error}") from error
+        self.bytes_read += len(data)
+        return data.decode("utf-8", "surrogateescape")
+
+    def pids(self) -> list[int]:
+        """Every process that /proc shows."""
+        try:
+            return [int(name) for name in os.listdir(self.root) if name.isdigit()]  # noqa: PTH208 - names are enough
+        except OSError as error:
+            raise Unreadable(f"{self.root}: {error.strerror}") from error
+
+    def stat(self, pid: int) -> list[str]:
+        """The fields of stat from the third (state) on; the second, the command, may hold blanks and brackets."""
+        text = self.text(pid, "stat")
+        return text[text.rindex(")") + 2 :].split()
+
+    def status(self, pid: int) -> dict[str, str]:
+        """status as name -> text."""
+        return {
+            name: value.strip()
+            for name, _, value in (line.partition(":") for line in self.text(pid, "status").splitlines())
+        }
+
+    def table(self, *parts: str | int) -> dict[str, int]:
+        """A table of `Name: number [kB]` lines (meminfo, smaps_rollup, io) or `name number` lines (vmstat), in bytes."""
+        found = {}
+        for line in self.text(*parts).splitlines():
+            words = line.replace(":", " ", 1).split()
+            if len(words) >= 2 and words[1].isdigit():
+                found[words[0]] = int(words[1]) * (1024 if words[-1] == "kB" else 1)
+        return found
+
+    def maps(self, pid: int) -> list[Mapping]:
+        """Every mapping of the process."""
+        try:
+            return [parse_maps_line(line) for line in self.text(pid, "maps").splitlines()]
+        except (ValueError, IndexError) as error:
+            raise Unreadable(f"{self.root}/{pid}/maps has another form than proc_pid_maps(5): {error}") from error
+
+    def smaps(self, pid: int) -> Iterator[MappingUse]:
+        """Every mapping with its figures; the kernel walks the page tables for it, so it costs with memory in use."""
+        mapping: Mapping | None = None
+        figures: dict[str, int] = {}
+        flags: frozenset[str] | None = None
+        for line in self.text(pid, "smaps").splitlines():
+            if line[0] in "0123456789abcdef":
+                if mapping is not None:
+                    yield MappingUse(mapping, figures, flags)
+                mapping, figures, flags = parse_maps_line(line), {}, None
+            elif line.startswith("VmFlags:"):
+                flags = frozenset(line.split()[1:])
+            elif line.endswith("kB"):
+                name, _, value = line.partition(":")
+                figures[name] = int(value.split()[0]) * 1024
+        if mapping is not None:
+            yield MappingUse(mapping, figures, flags)
+
+    def mounts(self) -> list[Mount]:
+        """The mounts that this process sees (self/mountinfo, by this process's own id)."""
+        found = []
+        for line in self.text(self._self, "mountinfo").splitlines():
+            before, _, after = line.partition(" - ")
+            fields, tail = before.split(), after.split(" ")
+            if len(fields) < 6 or len(tail) < 2:
+                raise Unreadable(f"{self.root}/{self._self}/mountinfo has another form than proc_pid_mountinfo(5)")
+            writable = "rw" in fields[5].split(",") and "ro" not in (tail[2].split(",") if len(tail) > 2 else ())
+            found.append(Mount(unescape(fields[4]), tail[0], unescape(tail[1]), writable))
+        return found
+
+    def mount_of(self, path: Path) -> Mount:
+        """The mount that holds `path`: the longest mount point that it lies under, the latest where several tie."""
+        real = os.path.realpath(path)
+        best: Mount | None = None
+        for mount in self.mounts():
+            inside = real == mount.point or real.startswith(mount.point.rstrip("/") + "/")
+            if inside and (best is None or len(mount.point) >= len(best.point)):
+                best = mount
+        if best is None:
+            raise Unreadable(f"no mount in mountinfo holds {real}")
+        return best
