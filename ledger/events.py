@@ -135,11 +135,15 @@ class PlanReference(Frozen):
 
 
 class FreezingReference(Frozen):
-    """The `plan.frozen` event that this run cites."""
+    """The `plan.frozen` event that this run cites.
+
+    `ledger_size` is how many events the ledger held when the run was about to be opened: an earlier freezing lies below.
+    """
 
     hash: str
     position: int
     digest: str
+    ledger_size: int | None = None
 
 
 class AdapterIdentity(Frozen):
@@ -176,10 +180,7 @@ class ModelIdentity(Frozen):
 
 
 class RunOpened(Body):
-    """A run began. `plan` is null only for a witness without one; `witness_of` names the run watched, or is null.
-
-    `ledger_size` is how many events the ledger held when this one was appended (or fewer): a cited freezing lies below.
-    """
+    """A run began. `plan` is null only for a witness without one; `witness_of` names the run watched, or is null."""
 
     TYPE = "run.opened"
     purpose: Literal["realization", "import", "witness"]
@@ -197,7 +198,6 @@ class RunOpened(Body):
     checkpoint_files: list[CheckpointFile] = Field(default_factory=list)
     witness_of: str | None = None
     provenance: dict[str, str] = Field(default_factory=dict)
-    ledger_size: int | None = None
 
 
 class RunClosed(Body):

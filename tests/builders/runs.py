@@ -42,7 +42,6 @@ from ledger.events import (
     PlanFrozen,
     PlanReference,
     ReclamationObserved,
-    Recorded,
     ReferenceBound,
     ReleaseAuthorized,
     RunClosed,
@@ -770,18 +769,18 @@ def record(
     drafts = []
     for index, body in enumerate(bodies):
         if isinstance(body, RunOpened) and body.frozen is None and frozen:
-            body = body.model_copy(
-                update={"frozen": _citation(ledger.recorded, ledger), "ledger_size": len(ledger.recorded)}
-            )
+            body = body.model_copy(update={"frozen": _citation(ledger)})
         drafts.append(_draft(run_id, body, index, elapsed[index] if elapsed is not None else index * 1_000_000, actor))
     ledger.append(run_id, 0, drafts)
     return ledger
 
 
-def _citation(recorded: list[Recorded], ledger: ListLedger) -> FreezingReference | None:
-    for place, event in zip(recorded, ledger.events(), strict=True):
+def _citation(ledger: ListLedger) -> FreezingReference | None:
+    for place, event in zip(ledger.recorded, ledger.events(), strict=True):
         if isinstance(event.body, PlanFrozen):
-            return FreezingReference(hash=place.hash, position=place.position, digest=event.body.digest)
+            return FreezingReference(
+                hash=place.hash, position=place.position, digest=event.body.digest, ledger_size=len(ledger.recorded)
+            )
     return None
 
 
