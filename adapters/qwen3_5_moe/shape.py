@@ -187,7 +187,7 @@ class BlockShape:
             )
         try:
             head_dim = int(text["head_dim"])
-            partial = float(rope.get("partial_rotary_factor", text.get("partial_rotary_factor", 0.25)))
+            partial: Any = rope.get("partial_rotary_factor", text.get("partial_rotary_factor", 0.25))
             layers = int(text["num_hidden_layers"])
             interval = int(text.get("full_attention_interval", 4))
             shape = cls(
