@@ -650,7 +650,10 @@ def read_event(envelope: str) -> Event:
             raise EventError(
                 f"event type {kind!r} version {version} has no upcast to {known.VERSION}", unknown_type=True
             )
-        raw["body"] = upcast(raw["body"])
+        try:
+            raw["body"] = upcast(raw["body"])
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise EventError(f"event has not the form of {kind} version {version}: {error!r}") from error
         version += 1
     raw["type_version"] = version
     try:
