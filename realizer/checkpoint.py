@@ -41,8 +41,8 @@ _SNAPSHOT = re.compile(r"^models--(?P<repository>.+)$")
 _REPOSITORY = re.compile(r"^[A-Za-z0-9][\w.-]*(/[\w.-]+)?$")
 AGAIN = "the file is damaged or was not copied whole: fetch it again"
 
-Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes in all), from whichever thread did the work; calls never overlap."""
+Progress = Callable[[str, int, int], None]
+"""Called with (what is going on, bytes done, bytes in all), from whichever thread did the work; calls never overlap."""
 
 
 class TensorEntry(NamedTuple):
@@ -260,14 +260,14 @@ class Checkpoint:
         """SHA-256 of every safetensors file, read whole, several at a time."""
         total, done, lock = sum(shard.size for shard in self.files), 0, Lock()
         if progress:
-            progress(0, total)
+            progress("hashing", 0, total)
 
         def advance(count: int) -> None:
             nonlocal done
             with lock:
                 done += count
                 if progress:
-                    progress(done, total)
+                    progress("hashing", done, total)
 
         with ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix="hash") as pool:
             digests = list(pool.map(lambda shard: _hash_file(shard.path, advance), self.files))
@@ -280,8 +280,11 @@ class Checkpoint:
             for shard, digest in zip(self.files, digests, strict=True)
         ]
 
-    def unhashed_files(self, why: str) -> list[CheckpointFile]:
-        """The files with their sizes, and the reason why they were not hashed."""
+    def describe_files(self, *, hashed: bool, progress: Progress | None = None) -> list[CheckpointFile]:
+        """The files with sizes; with their SHA-256 when `hashed`, else with the reason why there is none."""
+        if hashed:
+            return self.hash_files(progress)
+        why = "hashing the files was not asked for"
         return [
             CheckpointFile(
                 name=shard.name,
@@ -324,6 +327,7 @@ def open_checkpoint(source: str | Path, revision: str | None = None) -> Checkpoi
 
 def _from_hub(repository: str, revision: str | None) -> Path:
     import huggingface_hub
+    from huggingface_hub.constants import is_offline_mode
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
@@ -331,7 +335,7 @@ def _from_hub(repository: str, revision: str | None) -> Path:
             repository, revision=revision, allow_patterns=HUB_FILES, ignore_patterns=["*/*"]
         )
     except LocalEntryNotFoundError as error:
-        offline = "HF_HUB_OFFLINE is set" if huggingface_hub.constants.is_offline_mode() else "the hub is not reachable"
+        offline = "HF_HUB_OFFLINE is set" if is_offline_mode() else "the hub is not reachable"
         raise CheckpointError(
             f"checkpoint {repository!r} is not in the local cache and {offline}",
             "give a local directory, or fetch it once with a network",

@@ -1,0 +1,538 @@
+"""Bringing checkpoint bytes into memory ranges: parallel positioned reads, scattered to their places, whole or streamed.
+
+No file is ever mapped. Neighbours on disk are read by one `preadv` that scatters them to wherever they belong. In full
+form (`read`) a staging range takes the checkpoint's bytes and `copy` carries them on; in streamed form (`stream`) they
+pass through a ring of slots, so that no more than the ring is live in host memory. With digests on, every tensor is
+hashed while its bytes are in the reader's hands.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Condition, Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+from ledger.errors import CheckpointError, RealizationFailed
+from realizer.adapter import Layout
+from realizer.checkpoint import Checkpoint, CheckpointShard, Progress, selected
+
+if TYPE_CHECKING:
+    import torch
+
+    from realizer.memory import MemoryRange
+
+MIB = 1024 * 1024
+READ_BYTES = 8 * MIB
+"""The most that one read call is asked for, and so the grain at which threads share the work."""
+
+SKIP_BYTES = 4096
+"""Unselected bytes between two neighbours on disk are read into scrap when they are no more than this (a page)."""
+
+IOV_MAX = os.sysconf("SC_IOV_MAX")
+SLOT_BYTES = 16 * MIB
+"""The size of a ring slot when the window is large enough to have one for every thread."""
+
+
+class Piece(NamedTuple):
+    """One checkpoint tensor and the byte offset in the target range where its bytes go."""
+
+    key: str
+    offset: int
+
+
+class _Segment(NamedTuple):
+    """A part of one tensor: `length` bytes at `position` of `file`, for `target`; `within` is its offset in the tensor."""
+
+    file: str
+    position: int
+    target: int
+    length: int
+    piece: int
+    within: int
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A contiguous part of the target, no longer than a ring slot, and the reads that fill it."""
+
+    start: int
+    length: int
+    batches: list[list[_Segment]]
+
+
+def pieces_of(layout: Layout, checkpoint: Checkpoint) -> list[Piece]:
+    """The layout's places as pieces: a place's sources lie in it one after another.
+
+    Raises RealizationFailed for a place that is computed, and when the sources' bytes are not the place's.
+    """
+    pieces = []
+    for place in layout.places:
+        if place.derived or not place.sources:
+            raise RealizationFailed(
+                f"{place.name!r} is not made of checkpoint bytes as they are; the loader only copies",
+                "the adapter has to build such a tensor itself",
+            )
+        offset = place.offset
+        for entry in selected(checkpoint, place.sources):
+            pieces.append(Piece(entry.key, offset))
+            offset += entry.bytes
+        if offset - place.offset != place.bytes:
+            raise RealizationFailed(
+                f"{place.name!r} takes {place.bytes} bytes; its sources have {offset - place.offset}",
+                "is this the checkpoint that the plan was drafted for?",
+            )
+    return pieces
+
+
+class Loader:
+    """Reads byte ranges of one checkpoint into memory ranges.
+
+    `digests` fills with `sha256:` per checkpoint key as tensors are read, when asked for. Files are open only while a
+    call runs; one that changed since its header was read is refused.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        threads: int | None = None,
+        digests: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.threads = threads or min(16, os.cpu_count() or 1)
+        self.verify = digests
+        self.digests: dict[str, str] = {}
+        self.progress = progress
+
+    def read(self, layout: Layout, memory: MemoryRange) -> int:
+        """Fill a host range with the layout's tensors, byte for byte as on disk; returns the bytes read."""
+        return self.read_pieces(pieces_of(layout, self.checkpoint), memory)
+
+    def read_pieces(self, pieces: Sequence[Piece], memory: MemoryRange) -> int:
+        """Fill places of a host range. Raises CheckpointError for absent tensors and files that end early or changed."""
+        segments = self._segments(pieces, memory.length)
+        batches = list(_batches(segments))
+        with self._session("reading", pieces, segments) as session:
+
+            def fill(batch: list[_Segment]) -> None:
+                with memory.view() as view:
+                    session.read(batch, view, 0)
+
+            session.each(fill, batches)
+        return session.total
+
+    def stream(self, layout: Layout, ring: MemoryRange, target: MemoryRange) -> int:
+        """Bring the layout's tensors into `target` (host or device) through `ring`; returns the bytes that passed."""
+        return self.stream_pieces(pieces_of(layout, self.checkpoint), ring, target)
+
+    def stream_pieces(self, pieces: Sequence[Piece], ring: MemoryRange, target: MemoryRange) -> int:
+        """Bring pieces into `target` through the slots of `ring`: windows of the target, each read, then copied whole.
+
+        Bytes of a window that belong to no piece are left as they are on the host, and undefined on a device.
+        """
+        slots = max(1, min(2 * self.threads, ring.length // SLOT_BYTES or min(self.threads, ring.length // MIB)))
+        slot_bytes = ring.length // slots // 4096 * 4096 or ring.length
+        segments = self._segments(pieces, target.length)
+        windows = list(_windows(segments, slot_bytes))
+        if self.verify:
+            windows = _spread(windows)
+        free: SimpleQueue[_Slot] = SimpleQueue()
+        for number in range(slots):
+            free.put(_Slot(number * slot_bytes))
+        send = _DeviceCopies(ring, target) if target.space != "host" else _HostCopies(ring, target)
+        with self._session("streaming", pieces, segments) as session:
+
+            def carry(window: _Window, slot: _Slot) -> None:
+                try:
+                    send.wait(slot)
+                    with ring.view() as view, view[slot.offset : slot.offset + slot_bytes] as part:
+                        for batch in window.batches:
+                            session.read(batch, part, window.start)
+                    send.copy(slot, window)
+                finally:
+                    free.put(slot)
+
+            # Windows get their slots in their own order: no part of a tensor waits for a slot while a later part holds
+            # one and waits for its turn to be hashed.
+            session.each_with(carry, windows, free.get)
+            send.finish()
+        return session.total
+
+    def copy(self, layout: Layout, source: MemoryRange, target: MemoryRange) -> int:
+        """Carry the layout's bytes from a host range to the same places of another range; returns the tensors' bytes."""
+        length = layout.length
+        _inside(length, source.length, target.length)
+        if target.space != "host":
+            import torch
+
+            there = target.tensor(torch.uint8, (length,))
+            here = source.tensor(torch.uint8, (length,))
+            there.copy_(here)
+            del there, here
+            return layout.bytes
+        starts = range(0, length, READ_BYTES)
+        with ThreadPoolExecutor(self.threads, thread_name_prefix="copy") as pool:
+            for _ in pool.map(
+                lambda at: _move(target.start + at, source.start + at, min(READ_BYTES, length - at)), starts
+            ):
+                pass
+        return layout.bytes
+
+    def _segments(self, pieces: Sequence[Piece], length: int) -> list[_Segment]:
+        """One segment a piece, none for empty tensors. Raises RealizationFailed for a piece outside the range."""
+        segments = []
+        for number, entry in enumerate(selected(self.checkpoint, (piece.key for piece in pieces))):
+            offset = pieces[number].offset
+            if offset < 0 or offset + entry.bytes > length:
+                raise RealizationFailed(
+                    f"tensor {entry.key!r} would lie at bytes {offset} to {offset + entry.bytes} of a range of {length}"
+                )
+            if entry.bytes:
+                segments.append(_Segment(entry.file, entry.start, offset, entry.bytes, number, 0))
+        return segments
+
+    @contextmanager
+    def _session(self, what: str, pieces: Sequence[Piece], segments: list[_Segment]) -> Iterator[_Session]:
+        names = {segment.file for segment in segments}
+        hashes = _Hashes(pieces, segments) if self.verify else None
+        with ExitStack() as stack:
+            descriptors = {
+                shard.name: stack.enter_context(_opened(shard))
+                for shard in self.checkpoint.files
+                if shard.name in names
+            }
+            session = _Session(what, descriptors, self.threads, sum(s.length for s in segments), hashes, self.progress)
+            yield session
+        if hashes is not None:
+            self.digests.update(hashes.digests())
+
+
+@contextmanager
+def _opened(shard: CheckpointShard) -> Iterator[int]:
+    """A descriptor of the shard. Raises CheckpointError when it is gone or no longer the file whose header was read."""
+    try:
+        descriptor = os.open(shard.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint file {shard.name!r} cannot be opened: {error.strerror}", "was it moved meanwhile?"
+        ) from error
+    try:
+        status = os.fstat(descriptor)
+        if (status.st_size, status.st_ino, status.st_mtime_ns) != (shard.size, shard.inode, shard.modified_ns):
+            raise CheckpointError(
+                f"checkpoint file {shard.name!r} changed since its header was read", "let nothing write to it meanwhile"
+            )
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _batches(segments: Iterable[_Segment]) -> Iterator[list[_Segment]]:
+    """Segments cut to READ_BYTES and grouped so that each group is one read: neighbours on disk, within the limits."""
+    batch: list[_Segment] = []
+    size = 0
+    for segment in sorted(segments):
+        for part in _cut(segment, READ_BYTES):
+            gap = part.position - batch[-1].position - batch[-1].length if batch else 0
+            full = size + gap + part.length > READ_BYTES or 2 * len(batch) + 2 > IOV_MAX
+            if batch and (full or part.file != batch[-1].file or not 0 <= gap <= SKIP_BYTES):
+                yield batch
+                batch, size, gap = [], 0, 0
+            batch.append(part)
+            size += gap + part.length
+    if batch:
+        yield batch
+
+
+def _cut(segment: _Segment, most: int) -> Iterator[_Segment]:
+    for at in range(0, segment.length, most):
+        yield segment._replace(
+            position=segment.position + at,
+            target=segment.target + at,
+            length=min(most, segment.length - at),
+            within=segment.within + at,
+        )
+
+
+def _windows(segments: Iterable[_Segment], most: int) -> Iterator[_Window]:
+    """The target cut into windows of at most `most` bytes, in the target's order.
+
+    A window holds whole tensors, or one part of a tensor that is longer than a window.
+    """
+    inside: list[_Segment] = []
+    for segment in sorted(segments, key=lambda segment: segment.target):
+        if inside and segment.target + segment.length > inside[0].target + most:
+            yield _window(inside)
+            inside = []
+        if segment.length > most:
+            for part in _cut(segment, most):
+                yield _window([part])
+        else:
+            inside.append(segment)
+    if inside:
+        yield _window(inside)
+
+
+def _window(inside: list[_Segment]) -> _Window:
+    return _Window(inside[0].target, inside[-1].target + inside[-1].length - inside[0].target, list(_batches(inside)))
+
+
+def _spread(windows: list[_Window]) -> list[_Window]:
+    """The windows reordered so that the parts of one long tensor, which are hashed one after another, lie far apart.
+
+    Law: parts of one tensor keep their order.
+    """
+    runs: dict[int, list[_Window]] = {}
+    for number, window in enumerate(windows):
+        pieces = {segment.piece for batch in window.batches for segment in batch}
+        runs.setdefault(pieces.pop() if len(pieces) == 1 else -1 - number, []).append(window)
+    singles = [run for run in runs.values() if len(run) == 1]
+    spread = [(at + 0.5) / len(run) for run in runs.values() if len(run) > 1 for at in range(len(run))]
+    spread += [(at + 0.5) / len(singles) for at in range(len(singles))]
+    order = [window for run in runs.values() if len(run) > 1 for window in run] + [run[0] for run in singles]
+    return [order[at] for at in sorted(range(len(order)), key=lambda at: spread[at])]
+
+
+class _Session:
+    """One call's open files, threads, progress and hashes; the first failure stops the rest."""
+
+    def __init__(
+        self,
+        what: str,
+        descriptors: dict[str, int],
+        threads: int,
+        total: int,
+        hashes: _Hashes | None,
+        progress: Progress | None,
+    ) -> None:
+        self.what = what
+        self.total = total
+        self._descriptors = descriptors
+        self._threads = threads
+        self._hashes = hashes
+        self._progress = progress
+        self._lock = Lock()
+        self._done = 0
+        self._failure: BaseException | None = None
+        if progress:
+            progress(what, 0, total)
+
+    def each(self, work: Callable[[list[_Segment]], None], items: Sequence[list[_Segment]]) -> None:
+        """Do `work` on every item, in order of starting, on the session's threads."""
+        self.each_with(lambda item, _: work(item), items, lambda: None)
+
+    def each_with(self, work: Callable, items: Sequence, take: Callable) -> None:
+        """Do `work(item, take())` on every item, in order of starting. The first failure stops the rest and is raised."""
+        remaining = iter(items)
+        turn = Lock()
+
+        def worker() -> None:
+            while self._failure is None:
+                with turn:
+                    item = next(remaining, None)
+                    if item is None:
+                        return
+                    taken = take()
+                try:
+                    work(item, taken)
+                except BaseException as error:  # noqa: BLE001 - carried to the calling thread and raised there
+                    self._stop(error)
+
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix=self.what)
+        try:
+            wait([pool.submit(worker) for _ in range(min(self._threads, len(items)))])
+        except BaseException as error:  # an interrupt: no reader may outlive the range that it writes to
+            self._stop(error)
+            raise
+        finally:
+            pool.shutdown(wait=True)
+        if self._failure is not None:
+            raise self._failure
+
+    def _stop(self, error: BaseException) -> None:
+        self._failure = self._failure or error
+        if self._hashes is not None:
+            self._hashes.stop()
+
+    def read(self, batch: list[_Segment], view: memoryview, base: int) -> None:
+        """Read one batch to `target - base` of the view, and hash it in turn."""
+        scrap = bytearray(SKIP_BYTES)
+        buffers: list[memoryview] = []
+        position = batch[0].position
+        try:
+            for segment in batch:
+                if segment.position > position:
+                    buffers.append(memoryview(scrap)[: segment.position - position])
+                buffers.append(view[segment.target - base : segment.target - base + segment.length])
+                position = segment.position + segment.length
+            _read_fully(self._descriptors[batch[0].file], batch[0], buffers)
+            if self._hashes is not None:
+                for segment in batch:
+                    with view[segment.target - base : segment.target - base + segment.length] as part:
+                        self._hashes.update(segment, part)
+        finally:
+            for buffer in buffers:
+                buffer.release()
+        with self._lock:
+            self._done += sum(segment.length for segment in batch)
+            if self._progress:
+                self._progress(self.what, self._done, self.total)
+
+
+def _read_fully(descriptor: int, first: _Segment, buffers: list[memoryview]) -> None:
+    """Fill the buffers from `first.position` on. Raises CheckpointError when the file ends before they are full."""
+    position, wanted = first.position, sum(len(buffer) for buffer in buffers)
+    end = position + wanted
+    rest = list(buffers)
+    while position < end:
+        try:
+            count = os.preadv(descriptor, rest, position)
+        except OSError as error:
+            rest.clear()
+            raise CheckpointError(
+                f"checkpoint file {first.file!r} cannot be read at byte {position}: {error.strerror}",
+                "is the disk well?",
+            ) from error
+        if count == 0:
+            rest.clear()  # a view kept by the traceback would keep the range in use
+            raise CheckpointError(
+                f"checkpoint file {first.file!r} ended at byte {position} while it was read", "was it cut meanwhile?"
+            )
+        position += count
+        while rest and count >= len(rest[0]):
+            count -= len(rest.pop(0))
+        if count:
+            rest[0] = rest[0][count:]
+
+
+class _Hashes:
+    """SHA-256 of every piece, updated part by part in the tensor's order whichever thread has the part."""
+
+    def __init__(self, pieces: Sequence[Piece], segments: list[_Segment]) -> None:
+        self._keys = [piece.key for piece in pieces]
+        self._hash = {number: hashlib.sha256() for number in range(len(pieces))}
+        self._reached = {segment.piece: 0 for segment in segments}
+        self._turn = Condition()
+        self._stopped = False
+
+    def update(self, segment: _Segment, part: memoryview) -> None:
+        with self._turn:
+            self._turn.wait_for(lambda: self._stopped or self._reached[segment.piece] == segment.within)
+            if self._stopped:
+                raise RealizationFailed("loading stopped: another reader failed")
+        self._hash[segment.piece].update(part)
+        with self._turn:
+            self._reached[segment.piece] += segment.length
+            self._turn.notify_all()
+
+    def stop(self) -> None:
+        """Wake every waiting reader: the part that they wait for will not come."""
+        with self._turn:
+            self._stopped = True
+            self._turn.notify_all()
+
+    def digests(self) -> dict[str, str]:
+        return {key: f"sha256:{self._hash[number].hexdigest()}" for number, key in enumerate(self._keys)}
+
+
+class _Slot:
+    """A part of the ring; `event` is set while a device copy out of it may be running."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.event: torch.cuda.Event | None = None
+
+
+class _HostCopies:
+    """Copies out of the ring into a host range; done when `copy` returns. Only tensors' bytes are moved."""
+
+    def __init__(self, ring: MemoryRange, target: MemoryRange) -> None:
+        self._ring, self._target = ring, target
+
+    def wait(self, slot: _Slot) -> None:
+        """Nothing is under way."""
+
+    def copy(self, slot: _Slot, window: _Window) -> None:
+        for start, length in _spans(window):
+            here = self._ring.start + slot.offset + start - window.start
+            _move(self._target.start + start, here, length)
+
+    def finish(self) -> None:
+        """Nothing is under way."""
+
+
+class _DeviceCopies:
+    """Asynchronous copies out of the ring into a device range, on a stream of their own."""
+
+    def __init__(self, ring: MemoryRange, target: MemoryRange) -> None:
+        import torch
+
+        self._torch, self._ring, self._target = torch, ring, target
+        self._stream = torch.cuda.Stream(device=target.device)
+
+    def wait(self, slot: _Slot) -> None:
+        if slot.event is not None:
+            slot.event.synchronize()
+
+    def copy(self, slot: _Slot, window: _Window) -> None:
+        torch = self._torch
+        with torch.cuda.stream(self._stream):
+            there = self._target.tensor(torch.uint8, (window.length,), window.start)
+            here = self._ring.tensor(torch.uint8, (window.length,), slot.offset)
+            there.copy_(here, non_blocking=True)
+            slot.event = slot.event or torch.cuda.Event()
+            slot.event.record(self._stream)
+            del there, here
+
+    def finish(self) -> None:
+        self._stream.synchronize()
+
+
+def _spans(window: _Window) -> Iterator[tuple[int, int]]:
+    """(start, length) in the target of the window's bytes that belong to tensors, neighbours joined."""
+    start = end = None
+    for segment in sorted((s for batch in window.batches for s in batch), key=lambda segment: segment.target):
+        if end is not None and start is not None and segment.target != end:
+            yield start, end - start
+            start = None
+        if start is None:
+            start = segment.target
+        end = segment.target + segment.length
+    if start is not None and end is not None:
+        yield start, end - start
+
+
+def _move(target: int, source: int, length: int) -> None:
+    """Copy bytes between addresses that the callers checked; releases the interpreter lock while it does."""
+    ctypes.memmove(target, source, length)
+
+
+def _inside(length: int, *limits: int) -> None:
+    if any(length > limit for limit in limits):
+        raise RealizationFailed(f"a layout of {length} bytes does not fit ranges of {list(limits)} bytes")
+
+
+def range_digests(layout: Layout, memory: MemoryRange, threads: int | None = None) -> dict[str, str]:
+    """`sha256:` of each place's bytes as they lie in the range now, by the place's name; read back from a device."""
+    places = sorted(layout.places, key=lambda place: -place.bytes)
+
+    def digest(offset: int, length: int) -> str:
+        if memory.space != "host":
+            import torch
+
+            back = memory.tensor(torch.uint8, (length,), offset).cpu().numpy() if length else b""
+            return "sha256:" + hashlib.sha256(back).hexdigest()
+        with memory.view() as view, view[offset : offset + length] as part:
+            return "sha256:" + hashlib.sha256(part).hexdigest()
+
+    with ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix="digest") as pool:
+        found = pool.map(lambda place: digest(place.offset, place.bytes), places)
+        return {place.name: value for place, value in zip(places, found, strict=True)}
