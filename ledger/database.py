@@ -1,0 +1,556 @@
+"""Connections to a ledger's database: one small port, and SQLite and PostgreSQL behind it.
+
+The port is three verbs: select, transact, close. Reading and writing use separate connections, and the reading one
+cannot write. A write transaction takes its lock before it reads, so what it reads of the chain's end is still true when
+it commits. Driver errors leave here as LedgerError.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from ledger import schema
+from ledger.errors import LedgerBroken, LedgerError
+from ledger.schema import Dialect
+
+Row = tuple[Any, ...]
+
+BUSY_SECONDS = 60
+"""How long an append waits for another writer before it gives up."""
+
+
+class Refused(LedgerError):
+    """A guard or a constraint of the database refused a row."""
+
+
+class Transaction(ABC):
+    """A write transaction that holds the ledger's lock."""
+
+    @abstractmethod
+    def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]: ...
+
+    @abstractmethod
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None: ...
+
+    @abstractmethod
+    def insert(self, sql: str, rows: Iterable[Sequence[Any]]) -> None: ...
+
+
+class Database(ABC):
+    """A ledger's database. Statements use `?` for parameters on every backend."""
+
+    dialect: Dialect
+    location: str
+    shown: str
+    """The location as it may be printed: without a password."""
+
+    @abstractmethod
+    def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """Rows as last committed, read by a connection that cannot write."""
+
+    @abstractmethod
+    def transaction(self) -> Any:
+        """A context manager yielding a Transaction; commits durably at its end, rolls back on any exception."""
+
+    @abstractmethod
+    def guards(self) -> dict[str, str]:
+        """Trigger name -> its definition as the database holds it; disabled ones are left out."""
+
+    @abstractmethod
+    def expected_guards(self) -> dict[str, str]:
+        """The same, as a ledger of this version has them."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def missing_guards(self) -> list[str]:
+        """Names of guards that are gone or say something else than they should, sorted."""
+        found = self.guards()
+        return sorted(name for name, sql in self.expected_guards().items() if found.get(name) != sql)
+
+
+def squeeze(sql: str) -> str:
+    """A statement with its white space made single, for comparison."""
+    return " ".join(sql.split())
+
+
+# --- where ----------------------------------------------------------------------------------------------------------
+
+
+def is_postgres(location: str | Path) -> bool:
+    """The location names a PostgreSQL ledger: `postgresql+psycopg://...` (`postgresql://` is understood too)."""
+    return isinstance(location, str) and re.match(r"postgres(ql)?(\+psycopg)?://", location) is not None
+
+
+def sqlite_path(location: str | Path) -> Path:
+    """The file that a path or a `sqlite:///` URL names. Raises LedgerError for another kind of URL."""
+    text = str(location)
+    if text.startswith("sqlite:///"):
+        return Path(unquote(text.removeprefix("sqlite:///")))
+    if re.match(r"[a-z][a-z0-9+.-]*://", text):
+        raise LedgerError(
+            f"{hide_password(text)} names no ledger",
+            "give a path, sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE",
+        )
+    return Path(text)
+
+
+def hide_password(location: str) -> str:
+    """The URL without its password, for messages."""
+    if "://" not in location:
+        return location
+    parts = urlsplit(location)
+    if parts.password:
+        host = parts.netloc.rpartition("@")[2]
+        parts = parts._replace(netloc=f"{parts.username or ''}:***@{host}")
+    return re.sub(r"(password=)[^&]*", r"\1***", urlunsplit(parts))
+
+
+# --- SQLite ---------------------------------------------------------------------------------------------------------
+
+
+def loses_commits(version: tuple[int, ...]) -> bool:
+    """This SQLite can lose committed writes in WAL mode: 3.7.0 to 3.51.2, but 3.44.6 and 3.50.7."""
+    return (3, 7, 0) <= version <= (3, 51, 2) and version not in ((3, 44, 6), (3, 50, 7))
+
+
+def sqlite_driver() -> Any:
+    """The DB-API module to use: Python's own, or pysqlite3 where Python links an affected SQLite and it is installed."""
+    if loses_commits(sqlite3.sqlite_version_info):
+        with suppress(ImportError):
+            import pysqlite3.dbapi2
+
+            if not loses_commits(pysqlite3.dbapi2.sqlite_version_info):
+                return pysqlite3.dbapi2
+    return sqlite3
+
+
+def journal_for(driver: Any) -> tuple[str, str]:
+    """(journal mode, synchronous) that is durable with this SQLite: WAL and FULL, or DELETE and EXTRA where affected."""
+    return ("delete", "EXTRA") if loses_commits(driver.sqlite_version_info) else ("wal", "FULL")
+
+
+def identify_sqlite(path: Path) -> None:
+    """Look at the file itself, opening and creating nothing. Raises LedgerError when it is no ledger of this version."""
+    if not path.exists():
+        raise LedgerError(
+            f"no ledger at {path}", "name one with --ledger or TALLY_LEDGER, or record a run to begin one"
+        )
+    if not path.is_file():
+        raise LedgerError(f"{path} is no ledger: it is not a file")
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except OSError as error:
+        raise LedgerError(f"cannot read the ledger {path}: {error.strerror}") from error
+    if not header:
+        raise LedgerError(f"{path} is empty and no ledger", "remove it, and the next run begins a ledger there")
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
+        raise LedgerError(f"{path} is no ledger: it is not an SQLite file", "it was left untouched")
+    if int.from_bytes(header[68:72], "big") != schema.APPLICATION_ID:
+        raise LedgerError(f"{path} is another program's database, not a ledger", "it was left untouched")
+    refuse_version(int.from_bytes(header[60:64], "big"), str(path))
+
+
+def refuse_version(version: int, shown: str) -> None:
+    """Raise LedgerError unless the schema version is this program's."""
+    if version > schema.VERSION:
+        raise LedgerError(
+            f"ledger {shown} has schema {version}; this program knows up to {schema.VERSION}",
+            "upgrade tallystick to use it; it was left untouched",
+        )
+    if version < schema.VERSION:
+        raise LedgerError(
+            f"ledger {shown} has schema {version}; this program needs {schema.VERSION}",
+            "run `tally db upgrade` (after `tally db backup`)",
+        )
+
+
+def refuse_read_only(path: Path) -> None:
+    """Raise LedgerError when the file or its folder may not be written, even by one whom permissions do not bind."""
+    unwritable = path.exists() and (path.stat().st_mode & 0o222 == 0 or not os.access(path, os.W_OK))
+    folder = path.absolute().parent
+    if not unwritable and folder.exists():
+        unwritable = folder.stat().st_mode & 0o222 == 0 or not os.access(folder, os.W_OK)
+    if unwritable:
+        raise LedgerError(f"ledger {path} is read-only", "make it and its folder writable, or name another ledger")
+
+
+def sqlite_error(error: Exception, shown: str) -> LedgerError:
+    """The LedgerError for what SQLite's driver raised."""
+    text = str(error)
+    if type(error).__name__ == "IntegrityError":
+        return Refused(f"ledger {shown} refused the row: {text}")
+    if "locked" in text or "busy" in text:
+        return LedgerError(f"ledger {shown} stayed locked by another writer for {BUSY_SECONDS} s", "try again")
+    if "readonly" in text:
+        return LedgerError(f"ledger {shown} is read-only", "make it and its folder writable, or name another ledger")
+    if "malformed" in text or "not a database" in text:
+        return LedgerBroken(f"ledger {shown} is damaged: {text}", "restore a backup; `tally verify` says what is wrong")
+    if "unable to open" in text:
+        return LedgerError(f"cannot open ledger {shown}: {text}")
+    return LedgerError(f"ledger {shown}: {text}; nothing was recorded by this call", "free space or repair the disk")
+
+
+class SqliteTransaction(Transaction):
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        return self._connection.execute(sql, parameters).fetchall()
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        self._connection.execute(sql, parameters)
+
+    def insert(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        self._connection.executemany(sql, rows)
+
+
+class SqliteDatabase(Database):
+    """A ledger in an SQLite file, identified before (`identify_sqlite`)."""
+
+    dialect: Dialect = "sqlite"
+
+    def __init__(self, path: Path, driver: Any | None = None) -> None:
+        self.path = path
+        self.location = self.shown = str(path)
+        self.driver = driver or sqlite_driver()
+        self.journal, self.synchronous = journal_for(self.driver)
+        self._lock = threading.RLock()
+        self._write_connection: Any | None = None
+        self._read_connection: Any | None = None
+        self._process = os.getpid()
+        self._found_log = self._log_exists()
+
+    def _log_exists(self) -> bool:
+        return Path(f"{self.path}-wal").exists()
+
+    def _connect(self, mode: str) -> Any:
+        # Read-write connections use mode=rw: SQLite would otherwise create a missing file.
+        uri = f"file:{_quote(self.path)}?mode={mode}"
+        try:
+            connection = self.driver.connect(
+                uri, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS
+            )
+            connection.execute("PRAGMA trusted_schema = OFF")
+            return connection
+        except self.driver.Error as error:
+            raise sqlite_error(error, self.shown) from error
+
+    def _reader(self) -> Any:
+        self._same_process()
+        if self._read_connection is None:
+            connection = self._connect("ro")
+            try:
+                connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+            except self.driver.Error as error:
+                connection.close()
+                # A WAL file system that may not be written cannot hold the shared index; without a log none is needed.
+                if "unable to open" not in str(error) or self._log_exists():
+                    raise sqlite_error(error, self.shown) from error
+                connection = self._connect("ro&immutable=1")
+            self._read_connection = connection
+        return self._read_connection
+
+    def _writer(self) -> Any:
+        self._same_process()
+        if self._write_connection is None:
+            connection = self._connect("rw")
+            try:
+                connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+                connection.execute("PRAGMA recursive_triggers = ON")
+                (mode,) = connection.execute(f"PRAGMA journal_mode = {self.journal}").fetchone()
+            except self.driver.Error as error:
+                connection.close()
+                raise sqlite_error(error, self.shown) from error
+            if mode != self.journal:
+                connection.close()
+                raise LedgerError(
+                    f"ledger {self.shown} has journal mode {mode}; SQLite {self.driver.sqlite_version} needs"
+                    f" {self.journal} to lose nothing",
+                    "close the other programs that use it, or install pysqlite3",
+                )
+            self._write_connection = connection
+        return self._write_connection
+
+    def _same_process(self) -> None:
+        # An SQLite connection carried over a fork would drop the parent's file locks.
+        if os.getpid() != self._process:
+            raise LedgerError("a ledger opened before a fork cannot be used after it", "open it again in the child")
+
+    def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        with self._lock:
+            try:
+                return self._reader().execute(sql, parameters).fetchall()
+            except self.driver.Error as error:
+                raise sqlite_error(error, self.shown) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        with self._lock:
+            connection = self._writer()
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                yield SqliteTransaction(connection)
+                connection.execute("COMMIT")
+            except self.driver.Error as error:
+                self._give_up()
+                raise sqlite_error(error, self.shown) from error
+            except BaseException:
+                self._give_up()
+                raise
+
+    def _give_up(self) -> None:
+        """Roll back; a connection that cannot even do that is closed, and the next transaction opens another."""
+        connection = self._write_connection
+        if connection is None or not connection.in_transaction:
+            return
+        try:
+            connection.execute("ROLLBACK")
+        except self.driver.Error:
+            connection.close()
+            self._write_connection = None
+
+    def guards(self) -> dict[str, str]:
+        rows = self.select("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+        return {name: squeeze(sql) for name, sql in rows}
+
+    def expected_guards(self) -> dict[str, str]:
+        return {name: squeeze(sql) for name, sql in schema.guards("sqlite").items()}
+
+    def close(self) -> None:
+        """Close both connections. A reader leaves the folder as it found it: no log that was not there before."""
+        with self._lock:
+            connections = [self._read_connection, self._write_connection]
+            self._read_connection = self._write_connection = None
+            for connection in connections:
+                if connection is not None:
+                    connection.close()
+        if connections[0] is not None and connections[1] is None:
+            sweep_log(self.path, self.driver, found_log=self._found_log)
+
+
+def sweep_log(path: Path, driver: Any, *, found_log: bool) -> None:
+    """Let SQLite remove the empty log that a read-only connection made and cannot remove, unless it was there before.
+
+    It goes through SQLite's own locks, so a writer that has come meanwhile keeps its log.
+    """
+    if found_log or not Path(f"{path}-wal").exists() or not os.access(path, os.W_OK):
+        return
+    with suppress(driver.Error):  # left as it is when somebody else holds it: tidiness is no reason to fail
+        connection = driver.connect(f"file:{_quote(path)}?mode=rw", uri=True, isolation_level=None, timeout=0)
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+        finally:
+            connection.close()
+
+
+def _quote(path: Path) -> str:
+    """A path as the path part of an SQLite URI."""
+    return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+def create_sqlite(path: Path, statements: Sequence[str], origin_row: tuple[str, str]) -> None:
+    """Make a new ledger file, whole or not at all: built beside its place, synced, then linked into it.
+
+    A ledger that another process put there first is left as it is. Raises LedgerError when the folder may not be written.
+    """
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise LedgerError(f"cannot begin a ledger at {path}: there is no folder {folder}", "make the folder first")
+    refuse_read_only(path)
+    driver = sqlite_driver()
+    journal, _ = journal_for(driver)
+    draft = folder / f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.new"
+    try:
+        connection = driver.connect(str(draft), isolation_level=None)
+        try:
+            connection.execute("PRAGMA synchronous = EXTRA")
+            connection.execute("PRAGMA encoding = 'UTF-8'")
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in statements:
+                connection.execute(statement)
+            connection.execute("INSERT INTO ledger (origin, created_at) VALUES (?, ?)", origin_row)
+            connection.execute("COMMIT")
+            connection.execute(f"PRAGMA journal_mode = {journal}")
+        finally:
+            connection.close()
+        with suppress(FileExistsError):
+            os.link(draft, path)
+        sync_folder(folder)
+    except driver.Error as error:
+        raise sqlite_error(error, str(path)) from error
+    except OSError as error:
+        raise LedgerError(f"cannot begin a ledger at {path}: {error.strerror}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a folder's entries durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- PostgreSQL -----------------------------------------------------------------------------------------------------
+
+
+def postgres_driver() -> Any:
+    """psycopg. Raises LedgerError saying how to install it."""
+    try:
+        import psycopg
+    except ImportError as error:
+        raise LedgerError(
+            "a PostgreSQL ledger needs psycopg, which is not installed", "pip install 'tallystick[postgres]'"
+        ) from error
+    return psycopg
+
+
+def postgres_connect(location: str, *, options: str = "") -> Any:
+    """An autocommit connection, statements prepared by the server. Raises LedgerError without the password in it."""
+    psycopg = postgres_driver()
+    conninfo = re.sub(r"^postgres(ql)?(\+psycopg)?://", "postgresql://", location)
+    try:
+        return psycopg.connect(
+            conninfo, autocommit=True, connect_timeout=10, options=f"-c client_encoding=UTF8 {options}".strip()
+        )
+    except psycopg.Error as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise LedgerError(f"cannot connect to ledger {hide_password(location)}: {first}") from error
+
+
+def postgres_error(error: Exception, shown: str) -> LedgerError:
+    """The LedgerError for what psycopg raised."""
+    name = type(error).__name__
+    lines = str(error).strip().splitlines()
+    text = lines[0] if lines else name
+    if name in ("RaiseException", "UniqueViolation", "CheckViolation", "NotNullViolation", "GeneratedAlways"):
+        return Refused(f"ledger {shown} refused the row: {text}")
+    if name == "InsufficientPrivilege":
+        return LedgerError(f"ledger {shown} may not be changed so: {text}", "connect as a role that may append")
+    if name == "ReadOnlySqlTransaction":
+        return LedgerError(f"ledger {shown} is read-only: {text}")
+    return LedgerError(f"ledger {shown}: {text}")
+
+
+class PostgresTransaction(Transaction):
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
+
+    def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        return self._cursor.execute(placeholders(sql), parameters).fetchall()
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        self._cursor.execute(placeholders(sql), parameters)
+
+    def insert(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        self._cursor.executemany(placeholders(sql), rows)
+
+
+def placeholders(sql: str) -> str:
+    """Our statements' `?` as psycopg's `%s`; they hold no other `?`."""
+    return sql.replace("%", "%%").replace("?", "%s")
+
+
+class PostgresDatabase(Database):
+    """A ledger in a PostgreSQL database, in the schema that the connection's search path names first."""
+
+    dialect: Dialect = "postgresql"
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self.shown = hide_password(location)
+        self.driver = postgres_driver()
+        self._lock = threading.RLock()
+        self._write_connection: Any | None = None
+        self._read_connection: Any | None = None
+        self._process = os.getpid()
+
+    def _connection(self, *, write: bool) -> Any:
+        if os.getpid() != self._process:
+            raise LedgerError("a ledger opened before a fork cannot be used after it", "open it again in the child")
+        current = self._write_connection if write else self._read_connection
+        if current is None or current.closed:
+            current = postgres_connect(
+                self.location,
+                options="-c synchronous_commit=on" if write else "-c default_transaction_read_only=on",
+            )
+            if write:
+                self._write_connection = current
+            else:
+                self._read_connection = current
+        return current
+
+    def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        with self._lock:
+            try:
+                cursor = self._connection(write=False).cursor()
+                return cursor.execute(placeholders(sql), parameters).fetchall()
+            except self.driver.Error as error:
+                raise postgres_error(error, self.shown) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        # Read committed on purpose: after the lock is taken, each statement sees what the last holder committed.
+        with self._lock:
+            try:
+                connection = self._connection(write=True)
+                with connection.transaction(), connection.cursor() as cursor:
+                    cursor.execute("SELECT pg_advisory_xact_lock(%s)", (schema.APPEND_LOCK,))
+                    yield PostgresTransaction(cursor)
+            except self.driver.Error as error:
+                raise postgres_error(error, self.shown) from error
+
+    def version(self) -> int | None:
+        """The schema version, or None where the database holds no ledger."""
+        ours = self.select(
+            "SELECT to_regclass('ledger'), to_regclass('events'), to_regclass(?)", (schema.VERSION_TABLE,)
+        )
+        if any(table is None for table in ours[0]):
+            return None
+        rows = self.select(f"SELECT version_num FROM {schema.VERSION_TABLE}")
+        return int(rows[0][0]) if rows and str(rows[0][0]).isdecimal() else None
+
+    def guards(self) -> dict[str, str]:
+        # The trigger's own definition, and the body of the function behind it: either could have been hollowed out.
+        rows = self.select(
+            "SELECT t.tgname, pg_get_triggerdef(t.oid), p.prosrc FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid"
+            " WHERE NOT t.tgisinternal AND t.tgenabled IN ('O', 'A')"
+            " AND t.tgrelid IN (to_regclass('ledger'), to_regclass('events'), to_regclass('blobs'), to_regclass('checkpoints'))"
+        )
+        return {name: f"{_trigger_form(definition)} | {squeeze(body)}" for name, definition, body in rows}
+
+    def expected_guards(self) -> dict[str, str]:
+        bodies = {
+            name: squeeze(sql.split("$$")[1]) for name, sql in schema.POSTGRES_FUNCTIONS.items() if "trigger" in sql
+        }
+        found = {}
+        for name, sql in schema.guards("postgresql").items():
+            function = sql.rpartition("FUNCTION ")[2].removesuffix("()")
+            found[name] = f"{_trigger_form(sql)} | {bodies[function]}"
+        return found
+
+    def close(self) -> None:
+        with self._lock:
+            for connection in (self._read_connection, self._write_connection):
+                if connection is not None:
+                    connection.close()
+            self._read_connection = self._write_connection = None
+
+
+def _trigger_form(definition: str) -> str:
+    """A trigger's definition with schema names taken off and UPDATE OR DELETE in one order."""
+    text = squeeze(re.sub(r"\b[a-z_0-9]+\.(?=[a-z_])", "", definition))
+    return text.replace("DELETE OR UPDATE", "UPDATE OR DELETE")

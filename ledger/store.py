@@ -1,0 +1,374 @@
+"""The store: append events to a ledger and read them back, durable, gapless and in order, on SQLite or PostgreSQL.
+
+Every event gets its position and its sequence under the ledger's write lock, and an append is one transaction: all of it
+or nothing. The database's keys and guards enforce the order; this room only asks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ledger import canonical, database, schema
+from ledger.database import Database, PostgresDatabase, Refused, SqliteDatabase, Transaction
+from ledger.documents import RunSummary
+from ledger.errors import Conflict, EventError, LedgerBroken, LedgerError, NotFound
+from ledger.events import Draft, Event, PlanFrozen, Recorded, first_previous, read_event, timestamp, uuid7
+
+PAGE = 2_000
+"""Rows read at a time: no read transaction outlives a page, so a long reading never holds up writers."""
+
+EVENT_COLUMNS = ("position", "envelope", "hash", "event_id", "run_id", "sequence", "type", "recorded_at", "node_id")
+
+_INSERT = "INSERT INTO events (position, envelope, hash) VALUES (?, ?, ?)"
+_ENDS = (
+    "SELECT (SELECT max(position) FROM events), sequence, hash FROM (SELECT 1 AS one) AS always"
+    " LEFT JOIN (SELECT sequence, hash FROM events WHERE run_id = ? ORDER BY sequence DESC LIMIT 1) AS last ON one = 1"
+)
+
+
+class Store:
+    """An open ledger. A context manager.
+
+    Laws: what `append` returned is what `recorded` yields, whatever happens afterwards; positions are 0, 1, 2, ... in the
+    order of commits; a second `append` of the same drafts changes nothing and returns the same.
+    """
+
+    def __init__(self, base: Database, *, write: bool) -> None:
+        self._database = base
+        self._writable = write
+        self.location = base.location
+        rows = base.select("SELECT origin FROM ledger")
+        if len(rows) != 1:
+            raise LedgerBroken(f"ledger {base.shown} has {len(rows)} origins; it should have one")
+        self.origin: str = rows[0][0]
+
+    @classmethod
+    def open(cls, location: str | Path, *, write: bool = False, create: bool = False) -> Store:
+        """Open a ledger by path, `sqlite:///` URL or `postgresql+psycopg://` URL; with `create`, begin one if absent.
+
+        Raises LedgerError, having touched and created nothing, when there is none (and not `create`), when it is another
+        program's or of another schema version, and, with `write`, when it is read-only or its guards are gone.
+        """
+        opened = (
+            _open_postgres(str(location), create)
+            if database.is_postgres(location)
+            else _open_sqlite(database.sqlite_path(location), write, create)
+        )
+        try:
+            if write:
+                refuse_missing_guards(opened)
+            return cls(opened, write=write)
+        except BaseException:
+            opened.close()
+            raise
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- writing --------------------------------------------------------------------------------------------------
+
+    def append(self, run_id: str, expected_sequence: int, drafts: list[Draft]) -> list[Recorded]:
+        """Append drafts to a run as one durable transaction and say where they stand.
+
+        Drafts that are recorded already, with the same bytes, are not appended again: their places are returned. Raises
+        Conflict when the run's next sequence is not `expected_sequence`, LedgerError when an event id stands for
+        something else, EventError when a value may not be recorded. Nothing is recorded then.
+        """
+        self._refuse_reader()
+        _check_drafts(run_id, drafts)
+        if not drafts:
+            return []
+        try:
+            with self._database.transaction() as transaction:
+                return self._append(transaction, run_id, expected_sequence, drafts)
+        except Refused:
+            # The place was free, so it is an event id that is taken: by these very drafts, or by something else.
+            with self._database.transaction() as transaction:
+                known = self._known(transaction, drafts)
+            if known is None:
+                raise
+            return known
+
+    def _append(
+        self, transaction: Transaction, run_id: str, expected_sequence: int, drafts: list[Draft]
+    ) -> list[Recorded]:
+        ((last_position, last_sequence, previous),) = transaction.select(_ENDS, (run_id,))
+        next_sequence = 0 if last_sequence is None else last_sequence + 1
+        if next_sequence != expected_sequence:
+            known = self._known(transaction, drafts)
+            if known is not None:
+                return known
+            raise Conflict(
+                f"run {run_id} is at sequence {next_sequence}, not {expected_sequence}: another writer was first",
+                "read the run again and retry",
+            )
+        position = 0 if last_position is None else last_position + 1
+        recorded = []
+        for offset, draft in enumerate(drafts):
+            envelope = draft.seal(expected_sequence + offset, previous or first_previous(draft.body))
+            previous = canonical.event_hash(envelope)
+            recorded.append(Recorded(position + offset, envelope, previous))
+        transaction.insert(_INSERT, [(one.position, one.envelope, one.hash) for one in recorded])
+        return recorded
+
+    def _known(self, transaction: Transaction, drafts: list[Draft]) -> list[Recorded] | None:
+        """Where the drafts stand already; None when none of them does. Raises LedgerError when only their ids do."""
+        found: list[Recorded] = []
+        for draft in drafts:
+            rows = transaction.select(
+                "SELECT position, envelope, hash, sequence FROM events WHERE event_id = ?", (draft.event_id,)
+            )
+            if not rows:
+                continue
+            position, envelope, digest, sequence = rows[0]
+            place = canonical.decode(envelope, what="recorded event")
+            if draft.seal(sequence, place["previous"]) != envelope:
+                raise LedgerError(f"event id {draft.event_id} is recorded already, with other content")
+            found.append(Recorded(position, envelope, digest))
+        if found and len(found) != len(drafts):
+            raise LedgerError(
+                f"{len(found)} of these {len(drafts)} events are recorded already, the others are not",
+                "append the others by themselves",
+            )
+        return found or None
+
+    def put_blob(self, data: bytes, media_type: str) -> str:
+        """Store bytes once, by content; returns `sha256:<hex>`. Idempotent; the first media type stays."""
+        self._refuse_reader()
+        digest = canonical.sha256_digest(data)
+        with self._database.transaction() as transaction:
+            if not transaction.select("SELECT 1 FROM blobs WHERE digest = ?", (digest,)):
+                transaction.execute(
+                    "INSERT INTO blobs (digest, media_type, data) VALUES (?, ?, ?)", (digest, media_type, data)
+                )
+        return digest
+
+    def put_checkpoint(self, tree_size: int, root: str, note: str) -> None:
+        """Keep a checkpoint of the tree: its size, its root as hex, and the note that states both. Idempotent."""
+        self._refuse_reader()
+        with self._database.transaction() as transaction:
+            known = transaction.select("SELECT 1 FROM checkpoints WHERE tree_size = ? AND note = ?", (tree_size, note))
+            if not known:
+                transaction.execute(
+                    "INSERT INTO checkpoints (tree_size, root, note) VALUES (?, ?, ?)", (tree_size, root, note)
+                )
+
+    def _refuse_reader(self) -> None:
+        if not self._writable:
+            raise LedgerError(f"ledger {self._database.shown} is open for reading only", "open it with write=True")
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def recorded(self, run_id: str | None = None, *, start: int = 0) -> Iterator[Recorded]:
+        """Events by position from position `start` on; with `run_id` only that run's, in sequence order."""
+        after, sequence = start - 1, -1
+        while True:
+            if run_id is None:
+                rows = self._database.select(
+                    "SELECT position, envelope, hash FROM events WHERE position > ? ORDER BY position LIMIT ?",
+                    (after, PAGE),
+                )
+            else:
+                rows = self._database.select(
+                    "SELECT position, envelope, hash, sequence FROM events"
+                    " WHERE run_id = ? AND sequence > ? AND position >= ? ORDER BY sequence LIMIT ?",
+                    (run_id, sequence, start, PAGE),
+                )
+            for row in rows:
+                yield Recorded(row[0], row[1], row[2])
+            if len(rows) < PAGE:
+                return
+            after, sequence = rows[-1][0], rows[-1][-1] if run_id is not None else -1
+
+    def events(self, run_id: str) -> Iterator[Event]:
+        """A run's events in order, read and upcast. Raises EventError for one this version cannot read."""
+        for recorded in self.recorded(run_id):
+            yield read_event(recorded.envelope)
+
+    def rows(self, start: int = 0, end: int | None = None) -> Iterator[tuple[Any, ...]]:
+        """Whole rows by position, `EVENT_COLUMNS` in order, for those who check the columns too; `end` is exclusive."""
+        columns = ", ".join(EVENT_COLUMNS)
+        after = start - 1
+        while True:
+            page = self._database.select(
+                f"SELECT {columns} FROM events WHERE position > ? AND position < ? ORDER BY position LIMIT ?",
+                (after, 2**62 if end is None else end, PAGE),
+            )
+            yield from page
+            if len(page) < PAGE:
+                return
+            after = page[-1][0]
+
+    def next_sequence(self, run_id: str) -> int:
+        """The sequence that the run's next event gets; 0 for a run that is not there."""
+        return self._number("SELECT coalesce(max(sequence), -1) + 1 FROM events WHERE run_id = ?", (run_id,))
+
+    def size(self) -> int:
+        """Number of events, which is the size of the tree over them."""
+        return self._number("SELECT count(*) FROM events")
+
+    def _number(self, sql: str, parameters: tuple[Any, ...] = ()) -> int:
+        return int(self._database.select(sql, parameters)[0][0])
+
+    def blob(self, digest: str) -> bytes | None:
+        """The bytes stored under a digest, or None."""
+        rows = self._database.select("SELECT data FROM blobs WHERE digest = ?", (digest,))
+        return bytes(rows[0][0]) if rows else None
+
+    def blob_media_type(self, digest: str) -> str | None:
+        """What a blob is said to be, or None where there is none."""
+        rows = self._database.select("SELECT media_type FROM blobs WHERE digest = ?", (digest,))
+        return str(rows[0][0]) if rows else None
+
+    def blob_digests(self) -> Iterator[str]:
+        """Every blob's digest, sorted."""
+        for (digest,) in self._database.select("SELECT digest FROM blobs ORDER BY digest"):
+            yield digest
+
+    def leaf_hashes(self, start: int, end: int) -> Iterator[bytes]:
+        """The 32-byte leaf hashes of positions `start` up to, not including, `end`."""
+        for low in range(start, end, PAGE):
+            rows = self._database.select(
+                "SELECT hash FROM events WHERE position >= ? AND position < ? ORDER BY position",
+                (low, min(low + PAGE, end)),
+            )
+            for (digest,) in rows:
+                yield bytes.fromhex(digest)
+
+    def checkpoints(self) -> list[tuple[int, str, str]]:
+        """(tree size, root, note), smallest tree first."""
+        rows = self._database.select("SELECT tree_size, root, note FROM checkpoints ORDER BY tree_size, note")
+        return [(size, root, note) for size, root, note in rows]
+
+    # --- runs -----------------------------------------------------------------------------------------------------
+
+    def frozen(self, plan_digest: str) -> Recorded | None:
+        """The earliest `plan.frozen` event of that plan digest, or None."""
+        after = -1
+        while rows := self._database.select(
+            "SELECT position, envelope, hash FROM events WHERE type = ? AND position > ? ORDER BY position LIMIT ?",
+            (PlanFrozen.TYPE, after, PAGE),
+        ):
+            for row in rows:
+                if canonical.decode(row[1], what="recorded event")["body"]["digest"] == plan_digest:
+                    return Recorded(*row)
+            after = rows[-1][0]
+        return None
+
+    def runs(self) -> list[RunSummary]:
+        """Every run, oldest first, without folding: how it ended and the verdict recorded last."""
+        rows = self._database.select(
+            "SELECT run_id, plan_digest, outcome, verdict, assurance, opened_at, purpose, superseded_by"
+            " FROM runs ORDER BY position"
+        )
+        names = ("run_id", "plan_digest", "outcome", "verdict", "assurance", "opened_at", "purpose", "superseded_by")
+        return [RunSummary(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def resolve(self, name: str) -> str:
+        """The run id that a full id, a unique prefix, `@latest` or `@latest~N` names.
+
+        `@latest` counts back over runs in the order they were opened, leaving witnesses out. Raises NotFound.
+        """
+        if match := re.fullmatch(r"@latest(?:~(\d{1,9}))?", name):
+            back = int(match[1] or 0)
+            rows = self._database.select(
+                "SELECT run_id FROM runs WHERE purpose <> 'witness' ORDER BY position DESC LIMIT 1 OFFSET ?", (back,)
+            )
+            if not rows:
+                raise NotFound(f"there is no run {name} in {self._database.shown}", "`tally runs` lists the runs")
+            return str(rows[0][0])
+        prefix = name.lower()
+        if not re.fullmatch(r"[0-9a-f-]{1,36}", prefix):
+            raise NotFound(f"{name!r} names no run", "give a run id, a unique prefix of one, @latest or @latest~N")
+        # Nothing in a prefix of hex digits and dashes is special to LIKE.
+        rows = self._database.select(
+            "SELECT run_id FROM events WHERE type = 'run.opened' AND sequence = 0 AND run_id LIKE ?"
+            " ORDER BY run_id LIMIT 4",
+            (prefix + "%",),
+        )
+        if not rows:
+            raise NotFound(f"there is no run {name} in {self._database.shown}", "`tally runs` lists the runs")
+        if len(rows) > 1:
+            listed = ", ".join(run_id for (run_id,) in rows[:3]) + (", ..." if len(rows) > 3 else "")
+            raise NotFound(f"{name} is the beginning of several runs: {listed}", "give more of it")
+        return str(rows[0][0])
+
+    def witnesses(self, run_id: str) -> list[str]:
+        """The runs whose `run.opened` names this one in `witness_of`, oldest first."""
+        rows = self._database.select("SELECT run_id FROM runs WHERE witness_of = ? ORDER BY position", (run_id,))
+        return [str(row[0]) for row in rows]
+
+
+def _check_drafts(run_id: str, drafts: list[Draft]) -> None:
+    for draft in drafts:
+        if draft.run_id != run_id:
+            raise EventError(f"event {draft.event_id} belongs to run {draft.run_id}, not to {run_id}")
+    if len({draft.event_id for draft in drafts}) != len(drafts):
+        raise EventError("one event id occurs twice in what is to be appended")
+
+
+def refuse_missing_guards(base: Database) -> None:
+    """Raise LedgerError when guards are gone or altered, saying which and how to repair."""
+    missing = base.missing_guards()
+    if missing:
+        raise LedgerError(
+            f"ledger {base.shown} has lost its guards against change: {', '.join(missing)}",
+            "`tally verify` says whether it was changed meanwhile; `tally db upgrade` puts the guards back",
+        )
+
+
+def _open_sqlite(path: Path, write: bool, create: bool) -> Database:
+    if create and not path.exists():
+        database.create_sqlite(path, schema.create_statements("sqlite"), (uuid7(), timestamp()))
+    database.identify_sqlite(path)
+    if write:
+        database.refuse_read_only(path)
+    return SqliteDatabase(path)
+
+
+def _open_postgres(location: str, create: bool) -> Database:
+    opened = PostgresDatabase(location)
+    try:
+        version = opened.version()
+        if version is None and create:
+            create_postgres(opened)
+            version = opened.version()
+        if version is None:
+            raise LedgerError(f"no ledger in {opened.shown}", "record a run there to begin one, or name another")
+        database.refuse_version(version, opened.shown)
+        return opened
+    except BaseException:
+        opened.close()
+        raise
+
+
+def create_postgres(base: PostgresDatabase) -> None:
+    """Begin a ledger in a PostgreSQL database, in one transaction. Raises LedgerError where the names are taken."""
+    ((encoding,),) = base.select("SELECT current_setting('server_encoding')")
+    if encoding != "UTF8":
+        raise LedgerError(f"database {base.shown} has encoding {encoding}; a ledger needs UTF8")
+    with base.transaction() as transaction:
+        # Another process may have begun it while this one waited for the lock.
+        if base.version() is not None:
+            return
+        names = [*schema.TABLES, schema.VERSION_TABLE]
+        taken = [name for name in names if transaction.select("SELECT to_regclass(?)", (name,))[0][0] is not None]
+        if taken:
+            raise LedgerError(
+                f"{base.shown} holds another program's tables: {', '.join(taken)}", "give the ledger its own database"
+            )
+        for statement in schema.create_statements("postgresql"):
+            transaction.execute(statement)
+        transaction.execute("INSERT INTO ledger (origin, created_at) VALUES (?, ?)", (uuid7(), timestamp()))
