@@ -191,7 +191,7 @@ def paths(plan: Plan) -> Iterator[Violation]:
             )
         if (
             unit is not None
-            and unit.backing_source_id is not None
+            and unit.backing_source_id in backing_sources
             and link.source in backing_sources
             and link.source != unit.backing_source_id
         ):

@@ -13,9 +13,10 @@ SHOWN_ITEMS = 5
 
 
 def plan_differences(a: Plan, b: Plan) -> list[Difference]:
-    """What differs between two plans, sorted by path; empty exactly when their JSON is equal.
+    """What differs between two plans, sorted by path; empty exactly when their JSON is equal, an absent field and null
+    being alike.
 
-    Parts of a list are matched by `id` (of a `logical_state_id` or `name` where they have no id). Kind `expected` is
+    Parts of a list are matched by `id`, or by `name` or what they refer to where they have none. Kind `expected` is
     what changes nothing that the judge looks at: the digest, which follows from the rest, and the order of lists.
     """
     found: list[Difference] = []
