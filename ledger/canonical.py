@@ -23,6 +23,10 @@ LEAF_PREFIX = b"\x00"
 """RFC 9162 section 2.1.1: a leaf hash is SHA-256(0x00 || entry). An event's hash is that leaf hash."""
 
 
+_STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
+"""A string (an unended one runs to the end of the text, so that the search stays linear) or one bracket."""
+
+
 class StrictJsonError(TallyError):
     """JSON that is malformed or that two readers could read differently."""
 
@@ -93,25 +97,16 @@ def decode(text: str | bytes, *, what: str = "JSON") -> Any:
 
 def _refuse_depth(text: str, what: str) -> None:
     """Refuse nesting beyond MAX_DEPTH before a recursive parser meets it. Brackets inside strings do not count."""
-    depth = 0
-    in_string = escaped = False
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
-    for character in text:
-        if in_string:
-            if escaped:
-                escaped = False
-            elif character == "\\":
-                escaped = True
-            elif character == '"':
-                in_string = False
-        elif character == '"':
-            in_string = True
-        elif character in "[{":
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        token = match[0]
+        if token in "[{":
             depth += 1
             if depth > MAX_DEPTH:
                 raise StrictJsonError(f"{what} is nested deeper than {MAX_DEPTH} levels")
-        elif character in "]}":
+        elif token in "]}":
             depth -= 1
 
 
