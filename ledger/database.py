@@ -246,7 +246,8 @@ class SqliteDatabase(Database):
         except self.driver.Error as error:
             raise sqlite_error(error, self.shown) from error
 
-    def _reader(self) -> Any:
+    def reader(self) -> Any:
+        """The driver's own connection for reading, opened with `mode=ro`; it closes with this object."""
         self._same_process()
         if self._read_connection is None:
             connection = self._connect("ro")
@@ -290,7 +291,7 @@ class SqliteDatabase(Database):
     def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         with self._lock:
             try:
-                return self._reader().execute(sql, parameters).fetchall()
+                return self.reader().execute(sql, parameters).fetchall()
             except self.driver.Error as error:
                 raise sqlite_error(error, self.shown) from error
 

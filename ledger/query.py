@@ -1,0 +1,279 @@
+"""People's own SQL against a ledger: one statement, read-only, within a time and a row limit; and the named queries.
+
+On SQLite the file is opened with `mode=ro`, and an authorizer that denies by default lets through nothing but reading the
+ledger's tables and views with known functions; a progress handler watches the clock. On PostgreSQL the statement runs as
+a cursor in a read-only transaction under a statement timeout, after the same kind of default-deny reading of its words,
+because a read-only transaction alone still lets a privileged role write files.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from ledger import database, schema
+from ledger.errors import LedgerError, QueryError
+from ledger.named_queries import DEFAULTS, NAMED, NamedQuery
+from ledger.sql_words import Statement, read_statement, refuse_unknown_words
+from ledger.views import views
+
+__all__ = ["NAMED", "NamedQuery", "QueryResult", "run_query", "schema_text"]
+
+MAX_RESULT_BYTES = 64 * 1024 * 1024
+"""Where a result is cut off whatever the row limit: about what a terminal, a pipe and this process bear."""
+
+PROGRESS_OPERATIONS = 1_000
+"""How many steps of SQLite's machine pass between two looks at the clock; about 0.1 ms."""
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """Rows as raw values: integers, finite floats, text or None. Binary values come as hexadecimal text.
+
+    `truncated` says that the row or size limit cut the result off.
+    """
+
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+    truncated: bool
+
+
+def run_query(
+    location: str | Path, sql: str, parameters: Mapping[str, object], *, seconds: float = 10, rows: int = 10_000
+) -> QueryResult:
+    """Run one SELECT against a ledger. `parameters` are bound to `:name` in it; a named query's may be left out.
+
+    Raises QueryError when the statement is wrong, does more than read, is more than one, or runs longer than `seconds`;
+    LedgerError when there is no such ledger. Never writes and never creates a file.
+    """
+    statement = read_statement(sql)
+    bound = _bind(statement, {**DEFAULTS.get(statement.text, {}), **parameters})
+    if database.is_postgres(location):
+        return _run_postgres(str(location), statement, bound, seconds, rows)
+    return _run_sqlite(database.sqlite_path(location), statement, bound, seconds, rows)
+
+
+def _bind(statement: Statement, parameters: Mapping[str, object]) -> dict[str, object]:
+    """The parameters, when they are exactly those that the statement names."""
+    missing = sorted(statement.parameters - parameters.keys())
+    if missing:
+        raise QueryError(f"parameter :{missing[0]} is not given", f"add `-p {missing[0]}=VALUE`")
+    unknown = sorted(parameters.keys() - statement.parameters)
+    if unknown:
+        named = ", ".join(f":{name}" for name in sorted(statement.parameters)) or "none"
+        raise QueryError(f"the query has no parameter :{unknown[0]}", f"its parameters: {named}")
+    return dict(parameters)
+
+
+def _collect(fetch: Any, columns: list[str], rows: int) -> QueryResult:
+    """Rows up to the limits, one by one, as plain values."""
+    collected: list[tuple[Any, ...]] = []
+    total = 0
+    for row in fetch:
+        if len(collected) == rows or total > MAX_RESULT_BYTES:
+            return QueryResult(columns, collected, True)
+        plain = tuple(_plain(value) for value in row)
+        total += sum(len(value) if isinstance(value, str) else 8 for value in plain)
+        collected.append(plain)
+    return QueryResult(columns, collected, False)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON can carry it: no binary, no Decimal, no date, no infinity."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, Decimal):
+        value = int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int | float):
+        return value
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).hex()
+    return str(value)
+
+
+# --- SQLite -------------------------------------------------------------------------------------------------------
+
+# Numbers of SQLite's C interface (sqlite3.h): the drivers do not export all of them.
+_OK, _DENY = 0, 1
+_READ, _SELECT, _FUNCTION, _RECURSIVE = 20, 21, 31, 33
+
+SQLITE_FUNCTIONS = frozenset(
+    """
+    -> ->> abs acos acosh asin asinh atan atan2 atanh avg ceil ceiling char coalesce concat concat_ws cos cosh count
+    cume_dist date datetime degrees dense_rank exp first_value floor glob group_concat hex if ifnull iif instr json
+    json_array json_array_length json_each json_error_position json_extract json_group_array json_group_object json_object
+    json_pretty json_quote json_tree json_type json_valid julianday lag last_value lead length like likelihood likely ln
+    log log10 log2 lower ltrim max median min mod nth_value ntile nullif octet_length percent_rank percentile
+    percentile_cont percentile_disc pi pow power quote radians random rank regexp replace round row_number rtrim sign sin
+    sinh soundex sqlite_version sqrt strftime string_agg substr substring sum tan tanh time timediff total trim trunc
+    typeof unhex unicode unistr unistr_quote unixepoch unlikely upper
+    """.split()  # noqa: SIM905 - a word list is read as words
+)
+"""Functions that only compute. Left out on purpose: what loads code, and what makes values of any size from nothing."""
+
+SQLITE_TABLES = frozenset(
+    {*schema.TABLES, schema.VERSION_TABLE, "sqlite_master", "sqlite_schema", "json_each", "json_tree"}
+)
+
+
+def _run_sqlite(
+    path: Path, statement: Statement, parameters: dict[str, object], seconds: float, rows: int
+) -> QueryResult:
+    database.identify_sqlite(path)
+    base = database.SqliteDatabase(path)
+    guard = Authorizer(view.name for view in views("sqlite"))
+    clock = Clock(seconds)
+    try:
+        connection = base.reader()
+        connection.text_factory = _lenient
+        connection.set_authorizer(guard)
+        connection.set_progress_handler(clock, PROGRESS_OPERATIONS)
+        cursor = connection.execute(statement.text, parameters)
+        return _collect(cursor, [column[0] for column in cursor.description or ()], rows)
+    except (base.driver.Error, base.driver.Warning, ValueError, OverflowError) as error:
+        raise _sqlite_refusal(error, guard, clock) from error
+    finally:
+        base.close()
+
+
+class Authorizer:
+    """SQLite's authorizer callback, denying by default; `denied` remembers the first thing refused, in words."""
+
+    def __init__(self, view_names: Iterable[str]) -> None:
+        self._tables = SQLITE_TABLES | set(view_names)
+        self.denied: str | None = None
+
+    def __call__(
+        self, action: int, first: str | None, second: str | None, schema_name: str | None, inner: str | None
+    ) -> int:
+        if action in (_SELECT, _RECURSIVE):
+            return _OK
+        if action == _FUNCTION:
+            if second is not None and second.lower() in SQLITE_FUNCTIONS:
+                return _OK
+            return self._deny(f"the function {second}")
+        if action == _READ:
+            # What has no schema is a name of the statement's own: a subquery or a common table.
+            if not schema_name or (schema_name == "main" and first in self._tables):
+                return _OK
+            return self._deny(f"reading {first}")
+        return self._deny("anything but reading")
+
+    def _deny(self, what: str) -> int:
+        self.denied = self.denied or what
+        return _DENY
+
+
+class Clock:
+    """SQLite's progress callback: interrupts once the time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+        self.over = False
+
+    def __call__(self) -> int:
+        self.over = time.monotonic() > self._end
+        return int(self.over)
+
+
+def _lenient(data: bytes) -> str:
+    return data.decode("utf-8", errors="replace")
+
+
+def _sqlite_refusal(error: Exception, guard: Authorizer, clock: Clock) -> QueryError:
+    if clock.over:
+        return _too_long(clock.seconds)
+    if guard.denied:
+        return QueryError(f"the query was refused: {guard.denied} is not allowed", "a query reads, in one SELECT")
+    return QueryError(f"the query failed: {error}", "`tally query --schema` lists views and columns")
+
+
+def _too_long(seconds: float) -> QueryError:
+    return QueryError(f"the query was stopped after {seconds:g} s", "narrow it down, or raise the limit with --seconds")
+
+
+# --- PostgreSQL ---------------------------------------------------------------------------------------------------
+
+
+def _run_postgres(
+    location: str, statement: Statement, parameters: dict[str, object], seconds: float, rows: int
+) -> QueryResult:
+    refuse_unknown_words(statement)
+    base = database.PostgresDatabase(location)
+    connection = None
+    try:
+        if base.version() is None:
+            raise LedgerError(f"no ledger in {base.shown}", "record a run there to begin one, or name another")
+        milliseconds = max(1, math.ceil(seconds * 1000))
+        connection = database.postgres_connect(
+            location,
+            options=f"-c default_transaction_read_only=on -c statement_timeout={milliseconds}"
+            " -c standard_conforming_strings=on -c lock_timeout=2000 -c timezone=UTC",
+        )
+        # A cursor takes one SELECT and nothing else, and hands out no more rows than are asked for.
+        with connection.transaction(), connection.cursor(name="query") as cursor:
+            cursor.itersize = 500
+            cursor.execute(statement.for_psycopg(), parameters)
+            return _collect(cursor, [column.name for column in cursor.description or ()], rows)
+    except base.driver.errors.QueryCanceled as error:
+        raise _too_long(seconds) from error
+    except base.driver.Error as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise QueryError(f"the query failed: {lines[0]}", "`tally query --schema` lists views and columns") from error
+    finally:
+        if connection is not None:
+            connection.close()
+        base.close()
+
+
+# --- what there is ------------------------------------------------------------------------------------------------
+
+_TABLE_COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
+    "events": (
+        "one row per event, append-only; everything but position, envelope and hash is generated from the envelope",
+        {
+            "position": "the event's place in the ledger, from 0: its leaf in the Merkle tree",
+            "envelope": "the event's exact bytes (RFC 8785 JSON text)",
+            "hash": "hex SHA-256(0x00 || envelope)",
+            "event_id": "UUID version 7",
+            "run_id": "the run, or the freezing's own stream",
+            "sequence": "its place in the run, from 0",
+            "type": "such as materialization.observed",
+            "recorded_at": "UTC, RFC 3339, by the machine's clock",
+            "node_id": "the host",
+        },
+    ),
+    "blobs": (
+        "large documents, stored once by content",
+        {"digest": "sha256:<hex> of data", "media_type": "what it is", "data": "the bytes; queries show them as hex"},
+    ),
+    "checkpoints": (
+        "checkpoints of the tree kept in the ledger",
+        {"tree_size": "number of events", "root": "hex Merkle root (RFC 9162)", "note": "the C2SP note stating both"},
+    ),
+}
+
+
+def schema_text() -> list[str]:
+    """The views and tables with their documented columns, as lines for people: a title each, its columns indented."""
+    lines: list[str] = []
+    for view in views("sqlite"):
+        lines += _described(view.name, view.description, {c.name: c.description for c in view.columns})
+    for name, (description, columns) in _TABLE_COLUMNS.items():
+        lines += _described(name, description, columns)
+    return lines
+
+
+def _described(name: str, description: str, columns: Mapping[str, str]) -> list[str]:
+    width = max(map(len, columns))
+    return [f"{name}: {description}", *(f"  {column:<{width}}  {text}" for column, text in columns.items())]
