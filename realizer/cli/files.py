@@ -1,0 +1,77 @@
+"""Reading and writing the files that commands are given; `-` is standard input or output."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ledger.errors import TallyError
+from realizer.cli.rendering import emit_bytes
+
+STANDARD = "-"
+
+
+def read_input(name: str, what: str) -> bytes:
+    """The bytes of a file, or of standard input for `-`. Raises TallyError saying what could not be read and why."""
+    if name == STANDARD:
+        return sys.stdin.buffer.read()
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise TallyError(f"{what} {name!r} cannot be read: {error.strerror}", "check the path") from error
+
+
+@contextmanager
+def replacing(name: str, what: str) -> Iterator[Path]:
+    """A scratch file that takes the place of `name` when the block ends well, and is removed when it does not.
+
+    Nothing half-written ever stands under `name`; a link is followed. Where `name` is `-` or no regular file (a pipe, a
+    device) the scratch file's bytes are written to it instead.
+    """
+    target = None if name == STANDARD else Path(os.path.realpath(name))
+    replaces = target is not None and (target.is_file() or not target.exists())
+    try:
+        handle, scratch_name = tempfile.mkstemp(prefix=".tally-", dir=target.parent if target and replaces else None)
+    except OSError as error:
+        raise _unwritable(name, what, error) from error
+    os.close(handle)
+    scratch = Path(scratch_name)
+    try:
+        yield scratch
+        if target is None:
+            emit_bytes(scratch.read_bytes())
+        else:
+            _put(scratch, target, replaces, name, what)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _put(scratch: Path, target: Path, replaces: bool, name: str, what: str) -> None:
+    try:
+        if replaces:
+            scratch.chmod(0o666 & ~_umask())
+            scratch.replace(target)
+        else:
+            target.write_bytes(scratch.read_bytes())
+    except OSError as error:
+        raise _unwritable(name, what, error) from error
+
+
+def write_output(name: str, data: bytes, what: str) -> None:
+    """Write the whole file or nothing; `-` is standard output."""
+    with replacing(name, what) as scratch:
+        scratch.write_bytes(data)
+
+
+def _unwritable(name: str, what: str, error: OSError) -> TallyError:
+    return TallyError(f"{what} cannot be written to {name!r}: {error.strerror}", "choose another place with -o")
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,204 @@
+"""`tally reconcile`, `invariants` and `compare`: laying plan and events together, and two runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from ledger.errors import NotFound
+from realizer.cli.options import json_option, ledger_option, run_argument
+from realizer.cli.rendering import (
+    SEVERITY_STYLES,
+    cell,
+    emit_json,
+    emit_line,
+    facts,
+    heading,
+    inert,
+    joined,
+    json_value,
+    show,
+    table,
+)
+from realizer.cli.resolving import RunSource, open_run
+
+if TYPE_CHECKING:
+    from ledger.compare import ComparedRun
+    from rich.console import RenderableType
+
+    from ledger.documents import ComparisonDocument, Difference
+    from ledger.reconcile import Invariant
+
+
+@click.command()
+@run_argument()
+@ledger_option
+@json_option
+def reconcile(run: str, ledger: str, as_json: bool) -> int:
+    """Judge a run anew from its plan and events. Exit 3 when the verdict is not PASS. Nothing is recorded.
+
+    \b
+    Examples:
+      tally reconcile @latest
+      tally reconcile evidence.json --json
+    """
+    from ledger.reconcile import verdict_document
+    from realizer.cli.portrait import findings_parts, verdict_line
+
+    with open_run(run, ledger) as source:
+        state, judgement = source.judged()
+    if judgement is None:
+        raise NotFound(
+            f"run {source.run_id} has no plan to be judged by", "it is a witness: `tally show` tells its facts"
+        )
+    if as_json:
+        emit_json(verdict_document(state, judgement))
+    else:
+        show(verdict_line(state, judgement), *findings_parts(judgement.findings))
+    return 0 if judgement.verdict == "PASS" else 3
+
+
+@click.command()
+@click.argument("code", required=False)
+@json_option
+def invariants(code: str | None, as_json: bool) -> None:
+    """Print what the judge holds runs to, and why; one of them by its CODE or family.
+
+    \b
+    Examples:
+      tally invariants
+      tally invariants staging.release-unqualified
+    """
+    from ledger.reconcile import INVARIANTS, JUDGE_VERSION, severity
+    from realizer.cli.documents import InvariantDocument, InvariantsDocument
+
+    chosen = [i for i in INVARIANTS if code is None or code in i.codes or code == i.family]
+    if not chosen:
+        raise NotFound(f"no invariant has the code {code!r}", "`tally invariants` lists them")
+    if as_json:
+        emit_json(
+            InvariantsDocument(
+                judge_version=JUDGE_VERSION,
+                invariants=[
+                    InvariantDocument(
+                        codes=list(i.codes),
+                        severities={name: severity(name) for name in i.codes},
+                        family=i.family,
+                        name=i.function.__name__,
+                        statement=i.statement,
+                    )
+                    for i in chosen
+                ],
+            )
+        )
+        return
+    show(*(part for i in chosen for part in _invariant_parts(i)))
+
+
+def _invariant_parts(invariant: Invariant) -> Iterator[RenderableType]:
+    from ledger.reconcile import severity
+
+    for code in invariant.codes:
+        level = severity(code)
+        yield joined((code, "bold"), (level, SEVERITY_STYLES[level]))
+    for line in invariant.statement.splitlines():
+        yield cell(f"  {line}" if line else "")
+    yield ""
+
+
+@click.command()
+@run_argument("a")
+@run_argument("b")
+@click.option("--md", "as_markdown", is_flag=True, help="Markdown, for a pull request.")
+@ledger_option
+@json_option
+def compare(a: str, b: str, as_markdown: bool, ledger: str, as_json: bool) -> int:
+    """Lay two runs side by side; exit 3 when they differ in more than what every two runs differ in.
+
+    Times, ids, addresses and memory within the plan's noise are expected to differ and kept apart. Either run may be
+    an evidence file.
+
+    \b
+    Examples:
+      tally compare @latest~1 @latest
+      tally compare evidence.json @latest --md
+    """
+    from ledger.compare import compare as lay_together
+
+    if as_json and as_markdown:
+        raise click.UsageError("--json and --md exclude each other")
+    with open_run(a, ledger) as first, open_run(b, ledger) as second:
+        document = lay_together(_compared(first), _compared(second))
+    if as_json:
+        emit_json(document)
+    elif as_markdown:
+        for line in _markdown(document):
+            emit_line(line)
+    else:
+        show(*_comparison_parts(document))
+    return 0 if document.same else 3
+
+
+def _compared(source: RunSource) -> ComparedRun:
+    from ledger.compare import ComparedRun
+
+    state, judgement = source.judged()
+    if source.plan is None or judgement is None:
+        raise NotFound(f"run {source.run_id} has no plan to be compared by", "compare runs that realised a plan")
+    return ComparedRun(plan=source.plan, state=state, judgement=judgement)
+
+
+def _split(document: ComparisonDocument) -> tuple[list[Difference], list[Difference]]:
+    different = [d for d in document.differences if d.kind == "different"]
+    return different, [d for d in document.differences if d.kind == "expected"]
+
+
+def _comparison_parts(document: ComparisonDocument) -> Iterator[RenderableType]:
+    different, expected = _split(document)
+    yield joined(
+        ("SAME", "bold green") if document.same else ("DIFFERENT", "bold red"), f"{len(different)} differences"
+    )
+    yield facts([("A", document.a), ("B", document.b)])
+    if different:
+        yield ""
+        yield heading("Differences")
+        yield _difference_table(different)
+    if expected:
+        yield ""
+        yield heading("Expected to differ")
+        yield _difference_table(expected)
+
+
+def _difference_table(differences: list[Difference]) -> RenderableType:
+    rows = [(d.path, json_value(d.a), json_value(d.b), times(d.a, d.b)) for d in differences]
+    return table(("path", "A", "B", "B / A"), rows, right=("B / A",))
+
+
+def times(a: object, b: object) -> str:
+    """How many times A's number B's is; empty where that says nothing."""
+    if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, int | float) or not isinstance(b, int | float):
+        return ""
+    return f"{b / a:.3g}" if a else ""
+
+
+def _markdown(document: ComparisonDocument) -> Iterator[str]:
+    different, expected = _split(document)
+    yield f"**{'Same' if document.same else 'Different'}**: `{inert(document.a)}` and `{inert(document.b)}`"
+    for title, differences in (("Differences", different), ("Expected to differ", expected)):
+        if differences:
+            yield ""
+            yield f"<details{' open' if differences is different else ''}><summary>{title}: {len(differences)}</summary>"
+            yield ""
+            yield "| path | A | B | B / A |"
+            yield "| --- | --- | --- | ---: |"
+            for d in differences:
+                yield f"| {_code(d.path)} | {_code(json_value(d.a))} | {_code(json_value(d.b))} | {times(d.a, d.b)} |"
+            yield ""
+            yield "</details>"
+
+
+def _code(text: str) -> str:
+    """Inert inside a Markdown table: no markup, no cell border, no way out of the code span."""
+    return "`" + inert(text).replace("`", "'").replace("|", "\\|") + "`"

@@ -1,0 +1,156 @@
+"""The `tally` command: its sub-commands found on demand, and the one place where errors become output and exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from ledger.errors import PlanRejected, TallyError
+
+INTERRUPTED = 130
+
+COMMANDS = {
+    "plan": "plans:plan",
+    "reference": "realization:reference",
+    "realize": "realization:realize",
+    "runs": "runs:runs",
+    "show": "runs:show_run",
+    "log": "streams:log",
+    "watch": "streams:watch",
+    "replay": "replaying:replay",
+    "reconcile": "judging:reconcile",
+    "invariants": "judging:invariants",
+    "compare": "judging:compare",
+    "weights": "runs:weights",
+    "supersede": "runs:supersede",
+    "import": "importing:import_",
+    "query": "ledgers:query",
+    "export": "evidence_commands:export",
+    "verify": "verifying:verify",
+    "evidence": "evidence_commands:evidence",
+    "keygen": "evidence_commands:keygen",
+    "pin": "ledgers:pin",
+    "db": "ledgers:db",
+}
+"""Command -> module of this package and the attribute in it, in the order of a run's life."""
+
+ALIASES = {"diff": "compare", "fsck": "verify"}
+
+
+class OutputClosed(Exception):
+    """Whoever read standard output went away (`tally log | head`)."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when that command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        target = COMMANDS.get(ALIASES.get(cmd_name, cmd_name))
+        if target is None:
+            return None
+        module, attribute = target.split(":")
+        command: click.Command = getattr(importlib.import_module(f"realizer.cli.{module}"), attribute)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise OutputClosed from None
+        return result
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return ALIASES.get(name or "", name), command, rest
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"tally {version('tallystick')}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
+)
+def tally() -> None:
+    """Carry out a frozen plan for loading a model, record every step, and judge it again.
+
+    A RUN is a full id, a unique prefix of one, @latest, @latest~N, or an evidence file where that makes sense.
+
+    \b
+    Example:
+      tally plan draft HuggingFaceTB/SmolLM2-135M-Instruct -o draft.json
+      tally reference draft.json --prompt "The capital of France is" -o reference.safetensors
+      tally plan freeze draft.json --reference reference.safetensors -o plan.json
+      tally realize plan.json --reference reference.safetensors
+      tally show @latest
+    """
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; the process exit status. Errors are one line on standard error, with what to try next."""
+    try:
+        result: Any = tally.main(args=list(arguments), prog_name="tally", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _complain("interrupted")
+        return INTERRUPTED
+    except TallyError as error:
+        _complain(str(error), *(error.violations if isinstance(error, PlanRejected) else ()))
+        return error.exit_code
+    except OutputClosed:
+        _close_output()
+        return 1
+    except OSError as error:
+        _complain(f"the operating system refused: {error}")
+        return 1
+    except Exception as error:  # noqa: BLE001 - the process boundary: whatever leaks is told in one line, not hidden
+        _complain(f"internal error, {type(error).__name__}: {error} (TALLY_DEBUG=1 shows where; please report it)")
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _complain(message: str, *more: str) -> None:
+    from realizer.cli.rendering import inert
+
+    click.secho("tally: ", err=True, nl=False, fg="red")
+    click.echo(inert(message), err=True)
+    for line in more:
+        click.echo(f"  {inert(line)}", err=True)
+    if os.environ.get("TALLY_DEBUG") == "1" and sys.exc_info()[0] is not None:
+        traceback.print_exc()
+
+
+def _close_output() -> None:
+    """The reader went away: nothing more can be said there, the flush at exit included."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main() -> None:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

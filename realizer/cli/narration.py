@@ -1,0 +1,135 @@
+"""One line for people about each event: what it was about, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ledger import events as e
+from realizer.cli.rendering import inert, measured, short_digest, size
+
+
+def subject(body: e.Body) -> str:
+    """What the event is about: the id that it names, or nothing."""
+    for name in ("materialization_id", "execution_id", "label"):
+        value = getattr(body, name, None)
+        if isinstance(value, str):
+            return inert(value)
+    if isinstance(body, e.AuthorityEstablished):
+        return inert(body.logical_state_id)
+    return ""
+
+
+def narrate(body: e.Body) -> str:
+    """What the event says, in one inert line."""
+    told = _TOLD.get(type(body))
+    return inert(told(body)) if told else ""
+
+
+def _opened(body: Any) -> str:
+    plan = short_digest(body.plan.computed_digest) if body.plan else "no plan"
+    watched = f", witness of {body.witness_of}" if body.witness_of else ""
+    labels = "".join(f", {key}={value}" for key, value in sorted(body.labels.items()))
+    return f"{body.purpose} of {plan}{watched}{labels}"
+
+
+def _closed(body: Any) -> str:
+    return f"{body.outcome}: {body.error_type}: {body.message}" if body.error_type else str(body.outcome)
+
+
+def _environment(body: Any) -> str:
+    units = ", ".join(measured(unit.name) for unit in body.compute_units)
+    resources = ", ".join(f"{r.key} {measured(r.capacity_bytes)}" for r in body.memory_resources)
+    return f"{units}; {resources}"
+
+
+def _claimed(body: Any) -> str:
+    return f"claimed {measured(body.bytes)} in {measured(body.tensors)} tensors, {measured(body.elapsed_ns)}"
+
+
+def _observed(body: Any) -> str:
+    live = {1: "live", 0: "not live"}.get(body.live.value, measured(body.live))
+    return f"{live}, {measured(body.bytes)} in {measured(body.tensors)} tensors on {measured(body.memory_resource_id)}"
+
+
+def _released(body: Any) -> str:
+    return (
+        f"{measured(body.bytes_before)} before, {measured(body.bytes_after)} after; "
+        f"owners alive {measured(body.owners_alive)} of {measured(body.owners_total)}"
+    )
+
+
+def _reclaimed(body: Any) -> str:
+    return f"{body.phase}: ratio {ratio(body.ratio)}, region {region(body.region_mapped)}"
+
+
+def ratio(measurement: e.Measurement) -> str:
+    """A give-back ratio as a percentage; unknown by its status."""
+    value = measurement.value
+    return f"{value:.2%}" if isinstance(value, int | float) else measured(measurement)
+
+
+def region(measurement: e.Measurement) -> str:
+    """Whether a region still stands in smaps."""
+    if measurement.value is None:
+        return measured(measurement)
+    return "still mapped" if measurement.value else "gone"
+
+
+def deviation(found: e.Deviation) -> str:
+    """How far from the reference: exact, or the largest deviations with NaN and Inf counts."""
+    if found.exact.value == 1:
+        return "exact"
+    counts = "".join(
+        f", {measured(count)} {name}"
+        for name, count in (("NaN", found.nan_count), ("Inf", found.inf_count))
+        if count.value != 0
+    )
+    return f"max |d| {measured(found.max_absolute)}, relative {measured(found.max_relative)}{counts}"
+
+
+def _decode(body: Any) -> str:
+    what = "prefill" if body.phase == "prefill" else f"repetition {body.repetition}"
+    return (
+        f"{what} ({body.mode}): {deviation(body.output)}, {measured(body.tokens)} tokens, {measured(body.elapsed_ns)}"
+    )
+
+
+def _watched(body: Any) -> str:
+    return (
+        f"own accesses {measured(body.tree_accesses)}, others {measured(body.other_accesses)}, "
+        f"files mapped {measured(body.mapped_files)}, open {measured(body.open_descriptors)}"
+    )
+
+
+def _sampled(body: Any) -> str:
+    shown = [(key, body.process.get(key)) for key in ("rss_anon", "rss_shmem", "rss_file", "vm_swap")]
+    return ", ".join(f"{key} {measured(value)}" for key, value in shown if value is not None)
+
+
+_TOLD: dict[type[e.Body], Callable[[Any], str]] = {
+    e.PlanFrozen: lambda b: f"{short_digest(b.digest)}{f': {b.note}' if b.note else ''}",
+    e.RunOpened: _opened,
+    e.RunClosed: _closed,
+    e.VerdictRecorded: lambda b: f"{b.verdict}, {b.assurance}{': ' + ', '.join(b.codes) if b.codes else ''}",
+    e.RunSuperseded: lambda b: f"by {b.by}: {b.reason}",
+    e.EnvironmentObserved: _environment,
+    e.PlanAccepted: lambda b: ", ".join(f"{key} {size(value)}" for key, value in sorted(b.required_bytes.items())),
+    e.PlanRejectedEvent: lambda b: "; ".join(f"{v.code} {v.subject}: {v.message}" for v in b.violations),
+    e.ReferenceBound: lambda b: measured(b.digest),
+    e.MaterializationStarted: lambda b: f"{b.role} on {b.memory_resource_id} as {b.representation}",
+    e.MaterializationRealized: _claimed,
+    e.MaterializationObserved: _observed,
+    e.MaterializationSkipped: lambda b: b.reason,
+    e.MaterializationFailed: lambda b: f"{b.error_type}: {b.message}",
+    e.ReleaseAuthorized: lambda b: f"by {', '.join(b.qualifying_ids)}",
+    e.ReleaseRefused: lambda b: b.reason,
+    e.MaterializationReleased: _released,
+    e.ReclamationObserved: _reclaimed,
+    e.AuthorityEstablished: lambda b: f"lineage {measured(b.lineage)} held by {b.materialization_id}",
+    e.ExecutionActivated: lambda b: f"on {measured(b.compute_unit_id)} with {len(b.state)} pieces of state",
+    e.DecodeRan: _decode,
+    e.SourceAccessed: lambda b: f"{b.access} of {measured(b.path)} by {b.attributed_to}, {measured(b.count)} times",
+    e.SourceWatched: _watched,
+    e.MemorySampled: _sampled,
+}

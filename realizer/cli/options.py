@@ -1,0 +1,93 @@
+"""Options and arguments that several commands share, and completion of run names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from ledger.errors import TallyError
+
+DEFAULT_LEDGER = "./tally.db"
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class RunName(click.ParamType[str]):
+    """A run as people name it; completes to the ledger's runs, the newest first."""
+
+    name = "run"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        location = ctx.params.get("ledger") or DEFAULT_LEDGER
+        if incomplete and Path(incomplete).exists():
+            return [CompletionItem(incomplete, type="file")]
+        from ledger.store import Store
+
+        try:
+            with Store.open(location) as store:
+                runs = store.runs()
+        except TallyError:
+            return []
+        names = [CompletionItem(run.run_id, help=f"{run.opened_at[:19]} {run.outcome}") for run in reversed(runs)]
+        return [item for item in [*names, CompletionItem("@latest")] if item.value.startswith(incomplete)]
+
+
+def ledger_option(command: F) -> F:
+    """`--ledger`, then TALLY_LEDGER, then ./tally.db."""
+    return click.option(
+        "--ledger",
+        metavar="URL|PATH",
+        envvar="TALLY_LEDGER",
+        default=DEFAULT_LEDGER,
+        show_default=True,
+        show_envvar=True,
+        help="The ledger: an SQLite file, or a postgresql+psycopg:// URL.",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """`--json`: the document in place of the text for people."""
+    return click.option("--json", "as_json", is_flag=True, help="Print a JSON document on standard output.")(command)
+
+
+def output_option(what: str) -> Callable[[F], F]:
+    """`-o FILE`, required; `-` is standard output."""
+
+    def decorate(command: F) -> F:
+        return click.option(
+            "-o", "--output", metavar="FILE", required=True, help=f"Where {what} goes; - is standard output."
+        )(command)
+
+    return decorate
+
+
+def run_argument(name: str = "run", **attributes: Any) -> Callable[[F], F]:
+    """A RUN: a full id, a unique prefix, @latest, @latest~N, or an evidence file."""
+
+    def decorate(command: F) -> F:
+        return click.argument(name, type=RunName(), metavar=name.upper(), **attributes)(command)
+
+    return decorate
+
+
+def refuse_two_documents(output: str, as_json: bool) -> None:
+    """Standard output carries one document: `-o -` and `--json` exclude each other."""
+    if as_json and output == "-":
+        raise click.UsageError("-o - and --json both want standard output: give -o a file, or leave --json out")
+
+
+def pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
+    """`k=v` options as a dictionary. Raises UsageError for one without `=`, without a key, or given twice."""
+    found: dict[str, str] = {}
+    for value in values:
+        key, separator, text = value.partition("=")
+        if not separator or not key:
+            raise click.UsageError(f"{option} {value!r} is not of the form key=value")
+        if key in found:
+            raise click.UsageError(f"{option} {key} is given twice")
+        found[key] = text
+    return found

@@ -1,0 +1,400 @@
+"""`tally plan`: drafting, freezing, showing, checking and comparing frozen plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ledger.errors import PlanError
+from realizer.cli.files import read_input, replacing, write_output
+from realizer.cli.options import json_option, ledger_option, output_option, refuse_two_documents
+from realizer.cli.rendering import (
+    cell,
+    emit_json,
+    facts,
+    heading,
+    inert,
+    joined,
+    json_value,
+    progress_bar,
+    say,
+    show,
+    size,
+    stack,
+    table,
+    warn,
+    width,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ledger.plan import Plan
+    from realizer.cli.documents import PlanSummaryDocument
+
+WIDE = 110
+"""Columns from which on the representation gets a column of its own."""
+
+
+def read_plan(name: str, what: str = "plan") -> Plan:
+    """The plan in that file; `-` is standard input. Raises PlanError naming the file."""
+    from ledger.plan import parse_plan
+
+    return parse_plan(read_input(name, what), what=f"{what} {name!r}")
+
+
+@click.group()
+def plan() -> None:
+    """Draft, freeze, show, check and compare plans.
+
+    \b
+    Example:
+      tally plan draft HuggingFaceTB/SmolLM2-135M-Instruct -o draft.json
+    """
+
+
+@plan.command()
+@click.argument("model", required=False)
+@click.option("--revision", metavar="R", help="The model's revision: a commit of the hub's repository.")
+@click.option("--adapter", metavar="NAME", help="The adapter that realises it; without it the first that can.")
+@click.option("--device", metavar="D", default=None, help="Where it is to run: cpu, cuda:0, ... (default: cpu).")
+@click.option("--staging", type=click.Choice(["full", "streamed"]), default=None, help="How weights pass through host.")
+@click.option("--published", metavar="NAME", help="Rebuild a published plan of the adapter; it comes out frozen.")
+@output_option("the draft")
+@json_option
+def draft(
+    model: str | None,
+    revision: str | None,
+    adapter: str | None,
+    device: str | None,
+    staging: str | None,
+    published: str | None,
+    output: str,
+    as_json: bool,
+) -> None:
+    """Draft a plan for MODEL on this machine, with exact expected bytes.
+
+    MODEL is a directory with a safetensors checkpoint, or a repository of the hub. Only headers are read.
+
+    \b
+    Examples:
+      tally plan draft ./my-model -o draft.json
+      tally plan draft HuggingFaceTB/SmolLM2-135M-Instruct --revision 12fd25f -o draft.json
+      tally plan draft --adapter ADAPTER --published NAME -o plan.json
+    """
+    refuse_two_documents(output, as_json)
+    data = _published(adapter, published, model) if published else _drafted(model, revision, adapter, device, staging)
+    write_output(output, data, "the plan")
+    made = _parsed(data, "the drafted plan")
+    if as_json:
+        emit_json(_summary(made))
+        return
+    if output != "-":
+        total = sum(m.expected_bytes for m in made.document.materializations if m.persistence == "persistent")
+        state = "frozen" if made.frozen else "a draft"
+        say(
+            f"{output}: {state}, {len(made.document.materializations)} materializations, "
+            f"{size(total)} to stay; next: {_next_step(made, output)}"
+        )
+
+
+def _parsed(data: bytes, what: str) -> Plan:
+    from ledger.plan import parse_plan
+
+    return parse_plan(data, what=what)
+
+
+def _next_step(made: Plan, output: str) -> str:
+    if made.frozen:
+        return f"tally realize {output}"
+    return f"tally reference {output} -o reference.safetensors"
+
+
+def _published(adapter: str | None, published: str, model: str | None) -> bytes:
+    from realizer.adapter import load_adapter
+
+    if adapter is None:
+        raise click.UsageError("--published needs --adapter: a published plan is its adapter's")
+    if model is not None:
+        raise click.UsageError("--published takes no MODEL: the published plan names it")
+    found: Any = load_adapter(adapter)
+    if not hasattr(found, "published"):
+        raise PlanError(f"adapter {adapter!r} carries no published plans", "leave --published out to draft one")
+    data: bytes = found.published(published)
+    return data
+
+
+def _drafted(
+    model: str | None, revision: str | None, adapter: str | None, device: str | None, staging: str | None
+) -> bytes:
+    if model is None:
+        raise click.UsageError("Missing argument 'MODEL': a checkpoint directory or a repository of the hub")
+    from realizer.checkpoint import open_checkpoint
+    from realizer.drafting import draft_plan
+
+    with progress_bar(f"fetching {model}"):
+        checkpoint = open_checkpoint(model, revision)
+    return draft_plan(checkpoint, adapter=adapter, device=device or "cpu", staging=staging or "full")
+
+
+@plan.command()
+@click.argument("draft", metavar="DRAFT")
+@click.option("--reference", metavar="FILE", help="The reference fixture whose digest the plan binds.")
+@click.option("--note", metavar="TEXT", help="A remark that is recorded with the freezing.")
+@output_option("the frozen plan")
+@ledger_option
+@json_option
+def freeze(draft: str, reference: str | None, note: str | None, output: str, ledger: str, as_json: bool) -> None:
+    """Seal a draft: bind the reference, set the digest, and record it in the ledger.
+
+    A run that cites this freezing can show that its plan was fixed before it began.
+
+    \b
+    Example:
+      tally plan freeze draft.json --reference reference.safetensors -o plan.json
+    """
+    from ledger.canonical import sha256_digest
+    from ledger.events import PlanFrozen, read_event, uuid7
+    from ledger.plan import freeze as seal
+    from ledger.plan_checks import check_plan
+    from realizer.cli.access import latecomer, writable_ledger
+    from realizer.cli.documents import AppendedDocument
+
+    refuse_two_documents(output, as_json)
+    drafted = read_plan(draft, "draft")
+    reference_digest = sha256_digest(read_input(reference, "reference")) if reference else None
+    frozen = seal(drafted, reference_digest=reference_digest)
+    for violation in check_plan(frozen):
+        warn(
+            f"{violation.code} {violation.subject}: {violation.message}; frozen all the same, `realize` will refuse it"
+        )
+    with writable_ledger(ledger) as store, replacing(output, "the frozen plan") as scratch:
+        scratch.write_bytes(frozen.data)
+        recorded = store.frozen(frozen.computed_digest)
+        if recorded is None:
+            store.put_blob(frozen.data, "application/json")
+            sink = latecomer(store, uuid7(), frozen.document.resources.nodes[0].id)
+            recorded = sink(PlanFrozen(digest=frozen.computed_digest, blob_digest=frozen.blob_digest, note=note))
+            done = "frozen"
+        else:
+            done = "was frozen before"
+    if as_json:
+        event = read_event(recorded.envelope)
+        emit_json(
+            AppendedDocument(run_id=event.run_id, type=event.type, position=recorded.position, hash=recorded.hash)
+        )
+    elif output != "-":
+        say(f"{output}: {frozen.computed_digest} {done}, event at position {recorded.position} of {ledger}")
+
+
+@plan.command("show")
+@click.argument("file")
+@json_option
+def show_plan(file: str, as_json: bool) -> None:
+    """Show what a plan says: which state in which form where, and what must hold.
+
+    \b
+    Example:
+      tally plan show plan.json
+    """
+    found = read_plan(file)
+    if as_json:
+        emit_json(_summary(found))
+        return
+    document = found.document
+    memory = _persistent_bytes(found)
+    show(
+        joined(("PLAN", "bold"), found.computed_digest, _seal(found)),
+        facts(
+            [
+                ("schema", f"{found.schema}, version {document.plan_version}"),
+                ("model", f"{document.model.repository} @ {document.model.revision}"),
+                ("adapter", document.adapter.name if document.adapter else "none named"),
+                ("reference", found.correctness.reference_digest or "none bound"),
+                ("correctness", _correctness(found)),
+                ("give-back", f"at least {found.host_give_back_ratio:.0%} of staging"),
+            ]
+        ),
+        "",
+        heading("Materializations"),
+        _materializations(found),
+        "",
+        heading("Memory"),
+        table(
+            ("resource", "kind", "carved from", "to stay", "capacity"),
+            [
+                (r.id, r.kind, r.parent or "", size(memory[r.id]), size(r.capacity_bytes))
+                for r in found.memory_resources.values()
+            ],
+            right=("to stay", "capacity"),
+        ),
+        *_rest(found),
+    )
+
+
+def _seal(found: Plan) -> tuple[str, str]:
+    if found.frozen:
+        return ("frozen", "bold green")
+    if found.claimed_digest is None:
+        return ("a draft, not frozen", "yellow")
+    return (f"CHANGED: it claims {inert(found.claimed_digest)}", "bold red")
+
+
+def _correctness(found: Plan) -> str:
+    wanted = found.correctness
+    bound = "exact" if wanted.mode == "exact" else f"within atol {wanted.atol}, rtol {wanted.rtol}"
+    return f"{'prefill and ' if wanted.prefill else ''}{wanted.repetitions} repetitions, {bound}"
+
+
+def _materializations(found: Plan) -> RenderableType:
+    rows: list[list[object]] = []
+    wide = width() >= WIDE
+    for m in found.document.materializations:
+        bytes_text = size(m.expected_bytes)
+        if m.streamed_bytes is not None:
+            bytes_text += f" (ring; {size(m.streamed_bytes)} pass)"
+        optional = "" if m.requirement == "required" else ", optional"
+        if wide:
+            rows.append([m.id, m.role, m.memory_resource_id, bytes_text, m.representation, m.persistence + optional])
+        else:
+            rows.append([m.id, m.role, m.memory_resource_id, bytes_text])
+            rows.append([cell(f"  {m.representation}", "dim"), cell(m.persistence + optional, "dim"), "", ""])
+    columns = ("materialization", "role", "where", "bytes")
+    return table((*columns, "representation", "persistence") if wide else columns, rows, right=("bytes",))
+
+
+def _rest(found: Plan) -> Iterator[RenderableType]:
+    document = found.document
+    if document.authorities:
+        yield from ("", heading("Authority"))
+        holders = [(a.lineage, a.logical_state_id, a.materialization_id) for a in document.authorities]
+        yield table(("lineage", "state", "held by"), holders)
+    if document.execution:
+        yield from ("", heading("Execution"))
+        bound = [
+            (e.id, e.compute_unit_id, ", ".join(r.logical_state_id for r in e.required_state))
+            for e in document.execution
+        ]
+        yield table(("execution", "on", "requires"), bound)
+    if document.forbidden_persistent_materializations:
+        yield from ("", heading("Must not stay"))
+        forbidden = [(f.logical_state_id, f.memory_resource_id) for f in document.forbidden_persistent_materializations]
+        yield table(("state", "on"), forbidden)
+
+
+def _persistent_bytes(found: Plan) -> dict[str, int]:
+    """Required persistent bytes per Memory Resource, what is carved from it included."""
+    total = dict.fromkeys(found.memory_resources, 0)
+    for m in found.document.materializations:
+        if m.persistence == "persistent" and m.requirement == "required":
+            for resource in found.resource_and_parents(m.memory_resource_id):
+                if resource in total:
+                    total[resource] += m.expected_bytes
+    return total
+
+
+def _summary(found: Plan) -> PlanSummaryDocument:
+    from realizer.cli.documents import PlannedMaterialization, PlanSummaryDocument
+
+    document = found.document
+    units = found.units
+    return PlanSummaryDocument(
+        schema_name=found.schema,
+        plan_version=document.plan_version,
+        plan_digest=found.computed_digest,
+        claimed_digest=found.claimed_digest,
+        frozen=found.frozen,
+        repository=document.model.repository,
+        revision=document.model.revision,
+        adapter=document.adapter.name if document.adapter else None,
+        reference_digest=found.correctness.reference_digest,
+        repetitions=found.correctness.repetitions,
+        mode=found.correctness.mode,
+        materializations=[
+            PlannedMaterialization(
+                id=m.id,
+                logical_state_id=m.logical_state_id,
+                semantic_class=units[m.logical_state_id].semantic_class if m.logical_state_id in units else None,
+                memory_resource_id=m.memory_resource_id,
+                representation=m.representation,
+                role=m.role,
+                persistence=m.persistence,
+                requirement=m.requirement,
+                expected_bytes=m.expected_bytes,
+                streamed_bytes=m.streamed_bytes,
+            )
+            for m in document.materializations
+        ],
+        persistent_required_bytes=_persistent_bytes(found),
+        capacity_bytes={r.id: r.capacity_bytes for r in found.memory_resources.values()},
+    )
+
+
+@plan.command()
+@click.argument("file")
+@json_option
+def check(file: str, as_json: bool) -> int:
+    """Check a plan against itself: every violation at once. Exit 3 when there is one.
+
+    \b
+    Example:
+      tally plan check plan.json
+    """
+    from ledger.plan_checks import check_plan
+    from realizer.cli.documents import PlanCheckDocument
+
+    found = read_plan(file)
+    violations = check_plan(found)
+    if as_json:
+        emit_json(
+            PlanCheckDocument(
+                plan_digest=found.computed_digest,
+                claimed_digest=found.claimed_digest,
+                frozen=found.frozen,
+                accepted=not violations,
+                violations=violations,
+            )
+        )
+    elif violations:
+        show(
+            joined((f"{len(violations)} violation{'s' if len(violations) != 1 else ''}", "bold red"), file),
+            table(("code", "subject", "what is wrong"), [(v.code, v.subject, v.message) for v in violations]),
+        )
+    else:
+        show(joined(("ok", "bold green"), found.computed_digest, _seal(found)))
+    return 3 if violations else 0
+
+
+@plan.command()
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@json_option
+def diff(a: str, b: str, as_json: bool) -> None:
+    """Show where two plans differ.
+
+    \b
+    Example:
+      tally plan diff old-plan.json plan.json
+    """
+    from ledger.plan_checks import plan_differences
+    from realizer.cli.documents import PlanDifferenceDocument
+
+    first, second = read_plan(a, "plan A"), read_plan(b, "plan B")
+    differences = plan_differences(first, second)
+    if as_json:
+        emit_json(
+            PlanDifferenceDocument(
+                a=first.computed_digest, b=second.computed_digest, same=not differences, differences=differences
+            )
+        )
+        return
+    if not differences:
+        show(joined(("same", "bold green"), first.computed_digest))
+        return
+    show(
+        stack(facts([("A", f"{first.computed_digest}  {a}"), ("B", f"{second.computed_digest}  {b}")])),
+        "",
+        table(("path", "A", "B"), [(d.path, json_value(d.a), json_value(d.b)) for d in differences]),
+    )

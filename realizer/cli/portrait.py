@@ -1,0 +1,292 @@
+"""A run at a glance, for people: verdict first, then planned against observed, release, authority, decode, memory, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from realizer.cli.narration import ratio, region
+from realizer.cli.rendering import (
+    OUTCOME_STYLES,
+    SEVERITY_STYLES,
+    VERDICT_STYLES,
+    cell,
+    facts,
+    heading,
+    inert,
+    joined,
+    json_value,
+    measured,
+    on_terminal,
+    short_digest,
+    size,
+    table,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ledger.documents import Accounting, Finding
+    from ledger.fold import DecodeState, Extremes, MaterializationState, RunState
+    from ledger.plan import Plan
+    from ledger.reconcile import Judgement
+
+LONGEST_VALUE = 160
+"""Characters of an expected or observed value that a terminal shows; --json has all of it."""
+
+CLASSES = (
+    ("rss_anon", "anon"),
+    ("rss_shmem", "shared"),
+    ("rss_file", "file"),
+    ("vm_swap", "swap"),
+    ("tree_sum", "sum"),
+)
+
+
+def portrait(plan: Plan | None, state: RunState, judgement: Judgement | None) -> Iterator[RenderableType]:
+    """Everything about the run that fits a screen or two."""
+    yield verdict_line(state, judgement)
+    yield facts(_identity(state))
+    if state.rejected is not None:
+        yield from ("", heading("Rejected"))
+        yield table(
+            ("code", "subject", "why"),
+            [(v.code, v.subject, v.message) for v in state.rejected.body.violations],
+        )
+    if state.materializations or (plan is not None and state.accepted is not None):
+        yield from ("", heading("Materializations"), _materializations(plan, state))
+    yield from _release(state)
+    yield from _authority(state)
+    yield from _decode(state)
+    yield from _memory(state)
+    if judgement is not None:
+        yield from _accounting(judgement.accounting)
+        yield from findings_parts(judgement.findings)
+    for witness in state.witnesses:
+        yield from ("", heading("Witness"), facts(_identity(witness)))
+
+
+def verdict_line(state: RunState, judgement: Judgement | None) -> Text:
+    """Verdict, assurance and outcome; and whether another run took this one's place."""
+    parts: list[object] = []
+    if judgement is not None:
+        parts += [(judgement.verdict, VERDICT_STYLES[judgement.verdict]), f"assurance {judgement.assurance}"]
+    else:
+        parts.append(("NOT JUDGED", "dim"))
+    parts.append((state.outcome, OUTCOME_STYLES[state.outcome]))
+    if state.superseded_by is not None:
+        parts.append((f"superseded by {state.superseded_by}", "yellow"))
+    return joined(*parts)
+
+
+def _identity(state: RunState) -> Iterator[tuple[str, object]]:
+    yield "run", state.run_id or "unknown"
+    if state.opened is None:
+        return
+    opened = state.opened.body
+    if opened.plan is not None:
+        yield "plan", joined(short_digest(opened.plan.computed_digest), (_freezing(state), "dim"))
+    if opened.model is not None:
+        yield "model", f"{measured(opened.model.repository)} @ {measured(opened.model.revision)}"
+    if opened.adapter is not None:
+        yield "adapter", f"{opened.adapter.name} {opened.adapter.version}"
+    yield "by", f"{measured(opened.user)} on {measured(opened.hostname)}, process {measured(opened.pid)}"
+    if opened.witness_of is not None:
+        yield "witness of", opened.witness_of
+    if opened.labels:
+        yield "labels", ", ".join(f"{key}={value}" for key, value in sorted(opened.labels.items()))
+    if opened.challenge is not None:
+        yield "challenge", opened.challenge
+    if state.closed is not None and state.closed.body.error_type is not None:
+        yield "stopped by", cell(f"{state.closed.body.error_type}: {state.closed.body.message}", "red")
+
+
+def _freezing(state: RunState) -> str:
+    cited = state.opened.body.frozen if state.opened else None
+    return f"frozen at position {cited.position}" if cited is not None else "no freezing recorded"
+
+
+# --- sections -----------------------------------------------------------------------------------------------------
+
+
+def condition(found: MaterializationState | None) -> tuple[str, str]:
+    """What became of a materialization, in a word, and its style."""
+    if found is None:
+        return ("never begun", "red")
+    if found.failed:
+        return ("failed", "red")
+    if found.skipped and not found.spans:
+        return ("skipped", "dim")
+    if found.released:
+        return ("live again", "red") if found.live else ("released", "cyan")
+    if found.observed:
+        return ("live", "green") if found.live else ("not live", "red")
+    return ("claimed", "yellow") if found.realized else ("started", "yellow")
+
+
+def _materializations(plan: Plan | None, state: RunState) -> RenderableType:
+    planned = plan.materializations if plan is not None else {}
+    rows = []
+    for name in [*planned, *(name for name in state.materializations if name not in planned)]:
+        wanted, found = planned.get(name), state.materializations.get(name)
+        seen = found.observed[-1].body if found is not None and found.observed else None
+        observed = measured(seen.bytes) if seen is not None else "not observed"
+        matches = seen is not None and wanted is not None and seen.bytes.value == wanted.expected_bytes
+        place = wanted.memory_resource_id if wanted is not None else measured(seen.memory_resource_id) if seen else ""
+        rows.append(
+            (
+                name,
+                place,
+                size(wanted.expected_bytes) if wanted is not None else cell("unplanned", "red"),
+                cell(observed, "" if matches else "yellow"),
+                cell(*condition(found)),
+            )
+        )
+    return table(("materialization", "where", "planned", "observed", "state"), rows, right=("planned", "observed"))
+
+
+def _release(state: RunState) -> Iterator[RenderableType]:
+    rows = []
+    for name, found in state.materializations.items():
+        for phase, reclaimed in found.reclamations.items():
+            if reclaimed.first is None:
+                continue
+            body = reclaimed.first.body
+            rows.append(
+                (
+                    name,
+                    phase,
+                    extreme(reclaimed.given_back, high=False, as_bytes=True),
+                    ratio(body.ratio),
+                    region(body.region_mapped),
+                    f"{measured(body.owners_alive)} of {measured(body.owners_total)}",
+                )
+            )
+        for refused in found.refused:
+            rows.append((name, "refused", "", "", "", refused.body.reason))
+    if rows:
+        columns = ("staging", "phase", "given back", "ratio", "region", "owners alive")
+        yield from ("", heading("Release"), table(columns, rows, right=("given back", "ratio")))
+
+
+def extreme(found: Extremes, *, high: bool, as_bytes: bool = False) -> str:
+    """The highest or lowest of many measurements; unknown as soon as one of them is."""
+    if found.unknown is not None:
+        return "unknown"
+    figure = found.high if high else found.low
+    if figure is None:
+        return "not recorded"
+    return size(figure.value) if as_bytes else f"{figure.value:g}"
+
+
+def _authority(state: RunState) -> Iterator[RenderableType]:
+    rows = [
+        (unit, measured(seen.body.lineage), seen.body.materialization_id, measured(seen.body.memory_resource_id))
+        for unit, established in state.authorities.items()
+        for seen in established
+    ]
+    if rows:
+        yield from ("", heading("Authority"), table(("state", "lineage", "held by", "where"), rows))
+
+
+def _decode(state: RunState) -> Iterator[RenderableType]:
+    rows: list[tuple[object, ...]] = []
+    for name, execution in state.executions.items():
+        unit = measured(execution.activations[-1].body.compute_unit_id) if execution.activations else "not recorded"
+        decode = state.decodes.get(name)
+        if decode is None:
+            rows.append((name, unit, "0", "0", "not run", ""))
+        else:
+            rows.append(
+                (
+                    name,
+                    f"{unit}, {' and '.join(sorted(decode.modes))}",
+                    str(decode.prefills),
+                    str(decode.runs),
+                    _deviation(decode),
+                    extreme(decode.plan_lookups, high=True),
+                )
+            )
+    if not rows:
+        return
+    columns = ("execution", "on", "prefill", "repeated", "output", "plan looks")
+    yield from ("", heading("Decode"), table(columns, rows, right=("prefill", "repeated", "plan looks")))
+    if state.source_watch is not None:
+        watch = state.source_watch.body
+        yield joined(
+            ("checkpoint since the release:", "dim"),
+            f"own accesses {measured(watch.tree_accesses)}, others {measured(watch.other_accesses)}, "
+            f"mapped {measured(watch.mapped_files)}",
+            separator=" ",
+        )
+
+
+def _deviation(decode: DecodeState) -> Text:
+    found = decode.output
+    if found.exact.unknown is None and found.exact.low is not None and found.exact.low.value == 1:
+        return cell("exact", "green")
+    largest = extreme(found.max_absolute, high=True)
+    return cell(f"max |d| {largest}", "yellow")
+
+
+def _memory(state: RunState) -> Iterator[RenderableType]:
+    """The process tree's classes at the labels that matter; all of them are in `tally log --type memory`."""
+    rows = [
+        (label, *(measured(found.body.process.get(key)) for key, _ in CLASSES))
+        for label in state.samples
+        if label in ("baseline", "after-decode", "closing") or label.startswith(("before-release", "after-release"))
+        if (found := state.sample(label)) is not None
+    ]
+    if rows:
+        names = [name for _, name in CLASSES]
+        released = {label.partition(":")[2] for label, *_ in rows} - {""}
+        if len(released) == 1:
+            rows = [(label.partition(":")[0], *values) for label, *values in rows]
+        yield from ("", heading("Memory of the process tree"), table(("at", *names), rows, right=names))
+
+
+def _accounting(accounting: Accounting | None) -> Iterator[RenderableType]:
+    if accounting is None:
+        return
+    yield from ("", heading("Accounting"))
+    yield facts(
+        [
+            ("persistent, required", measured(accounting.persistent_required)),
+            ("persistent, unplanned", measured(accounting.unplanned_persistent)),
+            ("host mirror", measured(accounting.host_mirror)),
+            ("staging", f"{measured(accounting.staging_before)} before, {measured(accounting.staging_after)} after"),
+            ("transient peak", measured(accounting.transient_peak)),
+        ]
+    )
+
+
+def findings_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
+    """Each finding with what was expected, what was observed and which events say so."""
+    yield ""
+    if not findings:
+        yield joined(("FINDINGS", "bold"), ("none", "green"))
+        return
+    counts = [f"{n} {name}" for name in SEVERITY_STYLES if (n := sum(f.severity == name for f in findings))]
+    yield joined(("FINDINGS", "bold"), ", ".join(counts))
+    for finding in findings:
+        yield joined((finding.severity, SEVERITY_STYLES[finding.severity]), (finding.code, "bold"), finding.subject)
+        if finding.expected is not None:
+            yield _said("expected", finding.expected)
+        if finding.observed is not None:
+            yield _said("observed", finding.observed)
+        if finding.events:
+            yield joined(("  events  ", "dim"), _sequences(finding.events), separator=" ")
+
+
+def _said(what: str, value: object) -> Text:
+    text = json_value(value)
+    if on_terminal() and len(text) > LONGEST_VALUE:
+        text = text[:LONGEST_VALUE] + "…"
+    return joined((f"  {what}", "dim"), text, separator=" ")
+
+
+def _sequences(events: Sequence[int]) -> str:
+    shown = ", ".join(str(sequence) for sequence in events[:12])
+    return inert(shown + (f" and {len(events) - 12} more" if len(events) > 12 else ""))

@@ -1,0 +1,242 @@
+"""`tally realize` and `tally reference`: carrying a plan out, and the unplanned run that it is compared with."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from ledger.errors import CheckpointError, RealizationFailed, TallyError
+from realizer.cli.files import replacing
+from realizer.cli.options import json_option, ledger_option, output_option, pairs, refuse_two_documents
+from realizer.cli.plans import read_plan
+from realizer.cli.rendering import emit_json, progress_bars, say, show
+
+if TYPE_CHECKING:
+    from ledger.events import FreezingReference
+    from ledger.plan import Plan
+    from ledger.store import Store
+    from realizer.engine import LiveRun
+
+DEFAULT_PROMPT = "The capital of France is"
+
+
+@click.command()
+@click.argument("plan")
+@click.option(
+    "--checkpoint", metavar="DIR", help="The checkpoint's directory, or a hub repository; else the plan's own."
+)
+@click.option("--reference", metavar="FILE", help="The reference fixture that decode is compared with.")
+@click.option("--adapter", metavar="NAME", help="The adapter; else the one that the plan names.")
+@click.option("--label", "labels", multiple=True, metavar="K=V", help="Recorded with the run; repeatable.")
+@click.option("--challenge", metavar="TEXT", help="A verifier's nonce: shows that the run is no older than it.")
+@click.option("--private", is_flag=True, help="Do not record hostname, user, arguments and directories.")
+@click.option("--verify-content", is_flag=True, help="Digest every tensor at the source and where it came to lie.")
+@click.option("--prompt", metavar="TEXT", help="Answer a prompt with the very model that was proven.")
+@ledger_option
+@json_option
+def realize(
+    plan: str,
+    checkpoint: str | None,
+    reference: str | None,
+    adapter: str | None,
+    labels: tuple[str, ...],
+    challenge: str | None,
+    private: bool,
+    verify_content: bool,
+    prompt: str | None,
+    ledger: str,
+    as_json: bool,
+) -> int:
+    """Carry a frozen PLAN out, record every step, and judge it. Exit 3 when the verdict is not PASS.
+
+    A plan that does not fit is rejected before anything is allocated, every violation at once (exit 3). Whatever
+    happens the run is closed with what was done recorded; interrupting closes it as aborted (exit 130).
+
+    \b
+    Examples:
+      tally realize plan.json --reference reference.safetensors
+      tally realize plan.json --checkpoint ./my-model --reference reference.safetensors --prompt "Hello"
+    """
+    from ledger.events import Actor, Recorder, uuid7
+    from realizer.cli.access import program, writable_ledger
+
+    found = read_plan(plan)
+    wanted = pairs(labels, "--label")
+    with writable_ledger(ledger) as store:
+        run_id = uuid7()
+        node = found.document.resources.nodes[0].id if found.document.resources.nodes else "unknown"
+        recorder = Recorder(store.append, run_id=run_id, node_id=node, actor=Actor(kind="realizer", id=program()))
+        from realizer import engine
+        from realizer.adapter import load_adapter
+
+        request = engine.Request(
+            plan=found,
+            checkpoint=checkpoint,
+            reference=Path(reference) if reference else None,
+            adapter=load_adapter(adapter) if adapter else None,
+            frozen=freezing(store, found),
+            labels=wanted,
+            challenge=challenge,
+            private=private,
+            verify_content=verify_content,
+        )
+        say(f"run {run_id}")
+        answer: str | None = None
+        try:
+            with (
+                _terminable(),
+                progress_bars() as progress,
+                engine.realize(request, sink=recorder, put_blob=store.put_blob, progress=progress) as live,
+            ):
+                if prompt is not None:
+                    answer = _answer(live, prompt)
+        except TallyError:
+            raise
+        except Exception as error:
+            raise RealizationFailed(
+                f"the realization stopped: {type(error).__name__}: {' '.join(str(error).split())[:500]}",
+                f"`tally log {run_id}` shows how far it came, TALLY_DEBUG=1 where it stopped",
+            ) from error
+        finally:
+            passed = _settle(store, run_id, as_json)
+        if answer is not None:
+            _tell_answer(answer, as_json)
+    return 0 if passed else 3
+
+
+def freezing(store: Store, plan: Plan) -> FreezingReference | None:
+    """The ledger's earliest `plan.frozen` event of that plan, as a run cites it."""
+    from ledger.events import FreezingReference, read_event
+
+    recorded = store.frozen(plan.computed_digest)
+    if recorded is None:
+        return None
+    digest: str = read_event(recorded.envelope).body.digest
+    return FreezingReference(hash=recorded.hash, position=recorded.position, digest=digest, ledger_size=store.size())
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Take a request to terminate as an interrupt, so that the run is closed as aborted."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _settle(store: Store, run_id: str, as_json: bool) -> bool:
+    """Record the verdict of a run that was closed, and show the run; whether it passed."""
+    from ledger.reconcile import run_document
+    from realizer.cli.access import record_verdict
+    from realizer.cli.portrait import portrait
+    from realizer.cli.resolving import from_store
+
+    if store.next_sequence(run_id) == 0:
+        return False
+    source = from_store(store, run_id)
+    state, judgement = source.judged()
+    if judgement is not None and state.closed is not None:
+        record_verdict(store, source, judgement)
+    if as_json:
+        emit_json(run_document(state, judgement))
+    else:
+        show(*portrait(source.plan, state, judgement), pager=False)
+    return judgement is not None and judgement.verdict == "PASS"
+
+
+def _answer(live: LiveRun, prompt: str) -> str:
+    """What the proven model says to the prompt. Raises TallyError where its adapter takes none."""
+    answerer = getattr(live.adapter, "answer", None)
+    if answerer is None:
+        raise TallyError(f"adapter {live.adapter.name!r} answers no prompts", "leave --prompt out")
+    answer: str = answerer(prompt)
+    return answer
+
+
+def _tell_answer(answer: str, as_json: bool) -> None:
+    """Data on standard output, unless a JSON document has it."""
+    if as_json:
+        say(f"answer: {answer}")
+    else:
+        show("", answer, pager=False)
+
+
+@click.command()
+@click.argument("draft")
+@click.option("--prompt", metavar="TEXT", help=f"What the model reads (default: {DEFAULT_PROMPT!r}).")
+@click.option("--tokens", metavar="IDS", help="Token ids instead of a prompt, comma-separated.")
+@click.option(
+    "--checkpoint", metavar="DIR", help="The checkpoint's directory, or a hub repository; else the plan's own."
+)
+@click.option("--adapter", metavar="NAME", help="The adapter; else the one that the plan names.")
+@output_option("the fixture")
+@json_option
+def reference(
+    draft: str,
+    prompt: str | None,
+    tokens: str | None,
+    checkpoint: str | None,
+    adapter: str | None,
+    output: str,
+    as_json: bool,
+) -> None:
+    """Run the unplanned model and keep what it gave, so that the planned one can be compared with it.
+
+    The model is loaded the ordinary way, with the run's cache class and length, dtype and attention. `plan freeze
+    --reference` binds the fixture's digest.
+
+    \b
+    Examples:
+      tally reference draft.json --prompt "The capital of France is" -o reference.safetensors
+      tally reference draft.json --tokens 1,2,3,4 -o reference.safetensors
+    """
+    from realizer.adapter import adapter_for, load_adapter
+    from realizer.checkpoint import open_checkpoint
+    from realizer.cli.documents import WrittenDocument
+    from realizer.decode import save_fixture
+
+    if prompt is not None and tokens is not None:
+        raise click.UsageError("--prompt and --tokens exclude each other")
+    refuse_two_documents(output, as_json)
+    found = read_plan(draft, "draft")
+    chosen = load_adapter(adapter) if adapter else adapter_for(found)
+    model = found.document.model
+    opened = open_checkpoint(checkpoint or model.repository, model.revision)
+    if tokens is not None:
+        ids = _token_ids(tokens)
+    else:
+        try:
+            ids = chosen.tokens(opened, prompt if prompt is not None else DEFAULT_PROMPT)
+        except CheckpointError as error:
+            raise CheckpointError(error.message, "give token ids: --tokens 1,2,3,4") from error
+    fixture = chosen.reference(found, opened, prompt, ids)
+    with replacing(output, "the fixture") as scratch:
+        digest = save_fixture(fixture, scratch)
+    if as_json:
+        facts: dict[str, str | int | None] = {"tokens": len(ids), **fixture.provenance}
+        emit_json(WrittenDocument.of_file("reference", output, facts))
+    elif output != "-":
+        say(
+            f"{output}: {digest}, {len(ids)} tokens in; next: tally plan freeze {draft} --reference {output} -o plan.json"
+        )
+
+
+def _token_ids(text: str) -> list[int]:
+    try:
+        ids = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f"--tokens {text!r} is no comma-separated list of token ids") from None
+    if any(token < 0 for token in ids):
+        raise click.UsageError(f"--tokens {text!r} holds a negative id")
+    return ids

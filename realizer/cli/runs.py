@@ -1,0 +1,177 @@
+"""`tally runs`, `show`, `weights` and `supersede`: what runs there are, and one of them at a glance."""
+
+from __future__ import annotations
+
+import click
+
+from ledger.errors import NotFound, TallyError
+from realizer.cli.options import json_option, ledger_option, run_argument
+from realizer.cli.rendering import (
+    OUTCOME_STYLES,
+    VERDICT_STYLES,
+    cell,
+    emit_json,
+    moment,
+    on_terminal,
+    say,
+    short_digest,
+    show,
+    table,
+)
+from realizer.cli.resolving import open_run
+
+SHORTEST_PREFIX = 13
+"""Characters of a run id that a list shows at least: its milliseconds."""
+
+
+@click.command()
+@click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest N.")
+@ledger_option
+@json_option
+def runs(limit: int | None, ledger: str, as_json: bool) -> None:
+    """List the ledger's runs, the oldest first, with the verdict recorded when each was closed.
+
+    \b
+    Examples:
+      tally runs
+      tally runs -n 5 --json
+    """
+    from ledger.store import Store
+
+    from ledger.documents import RunsDocument
+
+    with Store.open(ledger) as store:
+        found = store.runs()
+    if limit is not None:
+        found = found[-limit:]
+    if as_json:
+        emit_json(RunsDocument(runs=found))
+        return
+    if not found:
+        say(f"no runs in {ledger}; `tally realize PLAN` makes one")
+        return
+    shown = SHORTEST_PREFIX if on_terminal() else None
+    ids = [run.run_id for run in found]
+    while shown is not None and len({run_id[:shown] for run_id in ids}) < len(set(ids)):
+        shown += 1
+    show(
+        table(
+            ("run", "opened", "purpose", "outcome", "verdict", "plan"),
+            [
+                (
+                    run.run_id[:shown],
+                    moment(run.opened_at),
+                    run.purpose,
+                    cell(run.outcome, OUTCOME_STYLES[run.outcome]),
+                    _verdict(run.verdict, run.assurance, run.superseded_by),
+                    short_digest(run.plan_digest)[: 15 if on_terminal() else None],
+                )
+                for run in found
+            ],
+        )
+    )
+
+
+def _verdict(verdict: str | None, assurance: str | None, superseded_by: str | None) -> object:
+    text = "none" if verdict is None else f"{verdict} {assurance}" if not on_terminal() else verdict
+    made = cell(text, VERDICT_STYLES.get(verdict or "", "dim"))
+    if superseded_by is not None:
+        made.append(" superseded", style="yellow")
+    return made
+
+
+@click.command("show")
+@run_argument()
+@ledger_option
+@json_option
+def show_run(run: str, ledger: str, as_json: bool) -> None:
+    """Show a run: verdict and assurance, planned against observed, release and give-back, authority, decode, findings.
+
+    The verdict is judged anew from the events. RUN may be an evidence file.
+
+    \b
+    Examples:
+      tally show @latest
+      tally show evidence.json --json
+    """
+    from ledger.reconcile import run_document
+    from realizer.cli.portrait import portrait
+
+    with open_run(run, ledger) as source:
+        state, judgement = source.judged()
+        if as_json:
+            emit_json(run_document(state, judgement))
+        else:
+            show(*portrait(source.plan, state, judgement))
+
+
+@click.command()
+@run_argument()
+@ledger_option
+@json_option
+def weights(run: str, ledger: str, as_json: bool) -> None:
+    """List each tensor that a run placed: materialization, place, dtype, shape, bytes, digests or why there are none.
+
+    \b
+    Example:
+      tally weights @latest
+    """
+    import json
+
+    from ledger.canonical import decode
+
+    rows: list[dict[str, object]] = []
+    with open_run(run, ledger) as source:
+        for materialization_id, observed in source.judged()[0].materializations.items():
+            for event in observed.observed[-1:]:
+                if event.body.tensors_blob is None:
+                    continue
+                data = source.blob(event.body.tensors_blob)
+                if data is None:
+                    raise TallyError(
+                        f"the tensor list {event.body.tensors_blob} is not at hand", "try the ledger itself"
+                    )
+                rows += [{"materialization": materialization_id, **row} for row in decode(data, what="tensor list")]
+    if as_json:
+        emit_json({"format": "tally.weights/1", "tensors": rows})
+        return
+    if not rows:
+        say("no tensor lists were recorded in this run")
+        return
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    show(table(columns, [[_plain(row.get(key), json.dumps) for key in columns] for row in rows]))
+
+
+def _plain(value: object, dump: object) -> str:
+    return value if isinstance(value, str) else dump(value)  # type: ignore[operator]
+
+
+@click.command()
+@run_argument()
+@click.option("--by", required=True, metavar="RUN", help="The run that takes its place.")
+@click.option("--reason", required=True, metavar="TEXT", help="Why; recorded as it stands.")
+@ledger_option
+@json_option
+def supersede(run: str, by: str, reason: str, ledger: str, as_json: bool) -> None:
+    """Record that another run takes a run's place. Nothing is edited or deleted.
+
+    \b
+    Example:
+      tally supersede @latest~1 --by @latest --reason "wrong reference fixture"
+    """
+    from ledger.events import RunSuperseded
+    from realizer.cli.access import latecomer, writable_ledger
+    from realizer.cli.documents import AppendedDocument
+
+    with writable_ledger(ledger, create=False) as store:
+        run_id, other = store.resolve(run), store.resolve(by)
+        if run_id == other:
+            raise NotFound("a run cannot supersede itself", "name another run with --by")
+        first = next(store.events(run_id))
+        recorded = latecomer(store, run_id, first.node_id)(RunSuperseded(reason=reason, by=other))
+    if as_json:
+        emit_json(
+            AppendedDocument(run_id=run_id, type=RunSuperseded.TYPE, position=recorded.position, hash=recorded.hash)
+        )
+    else:
+        say(f"{run_id} is superseded by {other}; recorded at position {recorded.position}")

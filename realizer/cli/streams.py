@@ -1,0 +1,125 @@
+"""`tally log` and `tally watch`: a run's events as they were recorded, or as they are being recorded."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from ledger.errors import NotFound
+from realizer.cli.options import RunName, json_option, ledger_option, run_argument
+from realizer.cli.rendering import duration, emit_json_line, joined, say, show
+from realizer.cli.resolving import open_run
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from ledger.events import Event
+
+POLL_SECONDS = 0.25
+TYPE_STYLES = {
+    "run": "bold",
+    "plan": "cyan",
+    "environment": "cyan",
+    "reference": "cyan",
+    "materialization": "green",
+    "release": "yellow",
+    "reclamation": "yellow",
+    "authority": "magenta",
+    "execution": "magenta",
+    "decode": "magenta",
+    "source": "magenta",
+    "memory": "dim",
+    "verdict": "bold",
+}
+
+
+def event_line(event: Event) -> Text:
+    """Sequence, the run's own clock, type, subject, and what the event says."""
+    from realizer.cli.narration import narrate, subject
+
+    clock = duration(event.elapsed_ns) if event.elapsed_ns is not None else "later"
+    about = subject(event.body)
+    style = TYPE_STYLES.get(event.type.split(".")[0], "")
+    parts: list[object] = [(f"{event.sequence:>4}", "dim"), (f"{clock:>9}", "dim"), (f"{event.type:<24}", style)]
+    if about:
+        parts.append((about, "bold"))
+    parts.append(narrate(event.body))
+    return joined(*parts)
+
+
+@click.command()
+@run_argument()
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only events of this type or family; repeatable.")
+@ledger_option
+@json_option
+def log(run: str, types: tuple[str, ...], ledger: str, as_json: bool) -> None:
+    """Print a run's events in order; with --json one envelope a line, byte for byte as recorded.
+
+    \b
+    Examples:
+      tally log @latest
+      tally log @latest --type materialization --type run.closed
+      tally log @latest --json | jq .body
+    """
+    from ledger.events import read_event
+
+    with open_run(run, ledger) as source:
+        chosen = (
+            (recorded, event)
+            for recorded in source.recorded()
+            if _wanted((event := read_event(recorded.envelope)).type, types)
+        )
+        if as_json:
+            for recorded, _ in chosen:
+                emit_json_line(recorded.envelope)
+            return
+        lines = [event_line(event) for _, event in chosen]
+    show(*lines) if lines else say("no event of that type")
+
+
+def _wanted(kind: str, types: tuple[str, ...]) -> bool:
+    return not types or any(kind == wanted or kind.startswith(f"{wanted}.") for wanted in types)
+
+
+@click.command()
+@click.argument("run", type=RunName(), metavar="RUN", required=False)
+@click.option("--timeout", type=float, metavar="SECONDS", help="Stop waiting when nothing was recorded for that long.")
+@ledger_option
+@json_option
+def watch(run: str | None, timeout: float | None, ledger: str, as_json: bool) -> None:
+    """Follow a run that another process is writing, until it is closed. Without RUN, the newest one.
+
+    \b
+    Example:
+      tally watch @latest
+    """
+    from ledger.events import read_event
+    from ledger.store import Store
+
+    with Store.open(ledger) as store:
+        run_id = store.resolve(run or "@latest")
+        say(f"watching {run_id}; interrupt to stop")
+        start, last = 0, time.monotonic()
+        while True:
+            closed = False
+            for recorded in store.recorded(run_id, start=start):
+                event = read_event(recorded.envelope)
+                closed = closed or event.type == "run.closed"
+                _follow(recorded.envelope, event, as_json)
+                start, last = recorded.position + 1, time.monotonic()
+            if closed:
+                return
+            if timeout is not None and time.monotonic() - last > timeout:
+                raise NotFound(f"nothing was recorded for {timeout:g} s and the run is not closed", "is it running?")
+            time.sleep(POLL_SECONDS)
+
+
+def _follow(envelope: str, event: Event, as_json: bool) -> None:
+    if as_json:
+        emit_json_line(envelope)
+    else:
+        show(event_line(event), pager=False)
+    sys.stdout.flush()

@@ -1,0 +1,181 @@
+"""`tally verify` (alias `fsck`): is this ledger, or this evidence file, what was recorded, and what does it prove?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ledger.errors import NotFound
+from realizer.cli.files import read_input
+from realizer.cli.options import DEFAULT_LEDGER, json_option
+from realizer.cli.rendering import VERDICT_STYLES, cell, emit_json, facts, heading, joined, progress_bar, show, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ledger.checkpoints import Checkpoint
+    from ledger.documents import VerificationDocument
+    from ledger.evidence import LedgerView
+
+SQLITE_MAGIC = b"SQLite format 3\x00"
+STATUS_STYLES = {"valid": "bold green", "valid-unanchored": "bold yellow", "broken": "bold red"}
+CHECK_STYLES = {"ok": "green", "failed": "bold red", "not-checked": "dim"}
+
+
+@click.command()
+@click.argument("file", required=False)
+@click.option("--key", metavar="NAME.pub", help="The public key that must have signed the evidence.")
+@click.option("--pin", "pin", metavar="PIN", help="A checkpoint kept elsewhere that must still hold.")
+@click.option(
+    "--ledger",
+    metavar="URL|PATH",
+    help="The ledger; with an evidence file, prove its list of prior runs complete from it.",
+)
+@click.option("--challenge", metavar="TEXT", help="The challenge that the run must have been opened with.")
+@click.option("--require", "required", metavar="LIST", help="Requirements, comma-separated: signature,pin,frozen,...")
+@click.option("--policy", metavar="FILE", help="A tally-policy.toml that holds requirements and anchors.")
+@json_option
+def verify(
+    file: str | None,
+    key: str | None,
+    pin: str | None,
+    ledger: str | None,
+    challenge: str | None,
+    required: str | None,
+    policy: str | None,
+    as_json: bool,
+) -> int:
+    """Verify an evidence file, a ledger file, or, without FILE, the ledger.
+
+    Evidence is checked part by part, then folded and judged again: neither ledger nor network is needed. Exit 4 when
+    something is broken, 3 when the verdict is not PASS or a requirement is not met.
+
+    \b
+    Examples:
+      tally verify
+      tally verify evidence.json --key tally.pub
+      tally verify evidence.json --require signature,frozen,assurance=content-verified
+    """
+    wanted = Wanted(key, pin, ledger, challenge, required, policy)
+    of_ledger = file is None or _is_ledger(file)
+    document = _verified_ledger(file, wanted) if of_ledger else _verified_evidence(str(file), wanted)
+    if as_json:
+        emit_json(document)
+    else:
+        show(*_parts(document, file, of_ledger=of_ledger))
+    return exit_code(document)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the options ask for, by their names."""
+
+    key: str | None
+    pin: str | None
+    ledger: str | None
+    challenge: str | None
+    require: str | None
+    policy: str | None
+
+
+def exit_code(document: VerificationDocument) -> int:
+    """4 for broken, which outranks 3 for a verdict other than PASS or an unmet requirement; else 0."""
+    if document.status == "broken":
+        return 4
+    return 3 if document.unmet or document.verdict in ("FAIL", "INDETERMINATE") else 0
+
+
+def _is_ledger(file: str) -> bool:
+    """An SQLite file or a PostgreSQL URL. Raises NotFound for a file that is not there."""
+    if file == "-":
+        return False
+    if "://" in file:
+        return True
+    try:
+        with Path(file).open("rb") as opened:
+            return opened.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    except OSError as error:
+        raise NotFound(f"{file!r} cannot be read: {error.strerror}", "name an evidence file or a ledger") from error
+
+
+def _verified_ledger(file: str | None, wanted: Wanted) -> VerificationDocument:
+    from ledger.audit import verify_ledger
+
+    if file is not None and wanted.ledger is not None:
+        raise click.UsageError("FILE is a ledger itself: leave --ledger out")
+    for option in ("key", "challenge", "require", "policy"):
+        if getattr(wanted, option) is not None:
+            raise click.UsageError(f"--{option} is for evidence files; a ledger is anchored by --pin")
+    location = file or wanted.ledger or os.environ.get("TALLY_LEDGER") or DEFAULT_LEDGER
+    with progress_bar("verifying", unit="events") as progress:
+        return verify_ledger(location, pin=Path(wanted.pin) if wanted.pin else None, progress=progress)
+
+
+def _verified_evidence(file: str, wanted: Wanted) -> VerificationDocument:
+    from ledger import evidence, keys
+
+    policy = evidence.read_policy(Path(wanted.policy)) if wanted.policy else evidence.Policy()
+    key = Path(wanted.key) if wanted.key else policy.key
+    pin = wanted.pin or (str(policy.pin) if policy.pin else None)
+    data = read_input(file, "evidence")
+    checkpoint = evidence.read_pin(read_input(pin, "pin")) if pin else None
+    return evidence.verify(
+        data,
+        public_key=keys.load_public(key) if key else None,
+        pin=checkpoint,
+        challenge=wanted.challenge if wanted.challenge is not None else policy.challenge,
+        require=evidence.Requirements.parse(wanted.require or "") | policy.require,
+        prior_runs_from_ledger=_ledger_view(data, wanted.ledger, checkpoint) if wanted.ledger else None,
+    )
+
+
+def _ledger_view(data: bytes, ledger: str, pin: Checkpoint | None) -> LedgerView | None:
+    """What the verifier's own ledger says; null for evidence that is broken, which `verify` tells in full."""
+    from ledger.errors import EvidenceBroken
+    from ledger.evidence import open_evidence
+    from ledger.export import ledger_view
+    from ledger.store import Store
+
+    with Store.open(ledger) as store:
+        try:
+            opened = open_evidence(data)
+        except EvidenceBroken:
+            return None
+        return ledger_view(store, opened, pin)
+
+
+def _parts(document: VerificationDocument, file: str | None, *, of_ledger: bool) -> Iterator[RenderableType]:
+    if not of_ledger and document.checks.signature == "not-checked":
+        yield joined(("NOT AUTHENTICATED", "bold yellow"), "no --key was given: nothing says who made this file")
+    yield joined((document.status.upper(), STATUS_STYLES[document.status]), file or "the ledger")
+    if document.verdict is not None:
+        line: list[object] = [(document.verdict, VERDICT_STYLES[document.verdict]), f"assurance {document.assurance}"]
+        if document.recorded_verdict is not None:
+            line.append(
+                (f"recorded {document.recorded_verdict}; judged again by judge {document.judge_version}", "dim")
+            )
+        yield joined(*line)
+    checks = document.checks.model_dump()
+    yield facts((name, cell(state, CHECK_STYLES[state])) for name, state in checks.items())
+    if document.completeness is not None:
+        yield facts([("prior runs", document.completeness)])
+    if document.problems:
+        yield ""
+        yield heading("Problems")
+        yield table(
+            ("code", "position", "sequence", "what"),
+            [
+                (p.code, "" if p.position is None else p.position, "" if p.sequence is None else p.sequence, p.detail)
+                for p in document.problems
+            ],
+            right=("position", "sequence"),
+        )
+    if document.unmet:
+        yield ""
+        yield heading("Not met")
+        yield from (cell(f"  {requirement}") for requirement in document.unmet)

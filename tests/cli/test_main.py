@@ -1,0 +1,196 @@
+"""The command line as a whole: exit codes, one-line errors, what is imported, help and completion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from ledger import errors
+from realizer.cli import main, reference_page
+from realizer.cli.main import ALIASES, COMMANDS, run, tally
+
+TALLY = [sys.executable, "-m", "realizer.cli.main"]
+
+
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    """Each command with its full name, groups and their members."""
+
+    def walk(name: str, command: click.Command, parent: click.Context) -> Iterator[tuple[str, click.Command]]:
+        yield name, command
+        if isinstance(command, click.Group):
+            context = click.Context(command, parent=parent, info_name=name)
+            for child in command.list_commands(context):
+                found = command.get_command(context, child)
+                assert found is not None, child
+                yield from walk(f"{name} {child}", found, context)
+
+    root = click.Context(tally, info_name="tally", **tally.context_settings)
+    for name in COMMANDS:
+        command = tally.get_command(root, name)
+        assert command is not None, name
+        yield from walk(name, command, root)
+
+
+ALL = dict(every_command())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*name.split(), "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "Example" in shown
+    assert f"tally {name}" in shown
+
+
+@pytest.mark.parametrize("name", [name for name, command in ALL.items() if not isinstance(command, click.Group)])
+def test_every_command_speaks_json_and_documents_its_options(name: str) -> None:
+    command = ALL[name]
+    options = {option: p for p in command.params if isinstance(p, click.Option) for option in p.opts}
+    assert "--json" in options
+    assert all(isinstance(p, click.Option) and p.help for p in options.values())
+
+
+def test_the_command_reference_is_current() -> None:
+    assert reference_page.PAGE.read_text(encoding="utf-8") == reference_page.page(), (
+        "run `python -m realizer.cli.reference_page`"
+    )
+
+
+def test_the_exit_code_table_is_what_errors_carry() -> None:
+    classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.TallyError)]
+    assert {c.exit_code for c in classes} <= set(reference_page.EXIT_CODES)
+    assert main.INTERRUPTED in reference_page.EXIT_CODES
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_aliases_are_their_commands(alias: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([alias, "--help"]) == 0
+    assert ALL[ALIASES[alias]].get_short_help_str()[:20] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["runs", "--nonsense"], ["show"], ["supersede", "@latest"], ["plan", "nonsense"]]
+)
+def test_wrong_usage_exits_2_and_points_to_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "--help" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (errors.PlanError("no plan", "draft one"), 1, "tally: no plan (draft one)"),
+        (errors.LedgerBroken("forked"), 4, "tally: forked"),
+        (errors.EvidenceBroken("torn\x1b[2J"), 4, "tally: torn\\x1b[2J"),
+        (KeyboardInterrupt(), 130, "tally: interrupted"),
+        (click.Abort(), 130, "tally: interrupted"),
+        (
+            OSError(28, "No space left on device"),
+            1,
+            "tally: the operating system refused: [Errno 28] No space left on device",
+        ),
+    ],
+)
+def test_an_error_is_one_line_and_its_exit_code(
+    error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising(monkeypatch, error)
+    assert run(["runs"]) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.strip().splitlines() == [line]
+
+
+def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def callback() -> None:
+        raise error
+
+    monkeypatch.setattr(tally, "get_command", lambda _ctx, _name: click.Command("runs", callback=callback))
+
+
+def test_a_leaked_error_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising(monkeypatch, ZeroDivisionError("by zero"))
+    monkeypatch.delenv("TALLY_DEBUG", raising=False)
+    assert run(["runs"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "tally: internal error, ZeroDivisionError: by zero (TALLY_DEBUG=1 shows where; please report it)"
+    ]
+    monkeypatch.setenv("TALLY_DEBUG", "1")
+    assert run(["runs"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_rejected_plan_lists_every_violation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising(monkeypatch, errors.PlanRejected("rejected: 2 violations", ["plan.a x: y", "plan.b x: \x1b"], "fix it"))
+    assert run(["runs"]) == 3
+    assert capsys.readouterr().err.splitlines() == [
+        "tally: rejected: 2 violations (fix it)",
+        "  plan.a x: y",
+        "  plan.b x: \\x1b",
+    ]
+
+
+def test_version_and_queries_import_neither_torch_nor_alembic(tmp_path: Path) -> None:
+    program = """
+import sys
+from realizer.cli.main import run
+codes = [run(arguments) for arguments in (["--version"], ["query", "select 1 as one"])]
+print(codes, [name for name in ("torch", "alembic", "transformers") if name in sys.modules])
+"""
+    make_ledger(tmp_path / "tally.db")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[0, 0] []", done.stdout + done.stderr
+
+
+def test_version_imports_no_room_of_the_ledger() -> None:
+    program = """
+import sys
+from realizer.cli.main import run
+run(["--version"])
+print(sorted(name for name in sys.modules if name.startswith("ledger.")))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "['ledger.errors']", done.stdout + done.stderr
+
+
+def make_ledger(path: Path) -> None:
+    from ledger.store import Store
+
+    with Store.open(path, write=True, create=True) as store:
+        assert store.size() == 0
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_offered_for_every_shell(shell: str) -> None:
+    done = subprocess.run(
+        TALLY, capture_output=True, text=True, env={**os.environ, "_TALLY_COMPLETE": f"{shell}_source"}, timeout=60
+    )
+    assert done.returncode == 0
+    assert "_TALLY_COMPLETE" in done.stdout
+
+
+def test_completion_offers_commands() -> None:
+    environment = {**os.environ, "_TALLY_COMPLETE": "bash_complete", "COMP_WORDS": "tally re", "COMP_CWORD": "1"}
+    done = subprocess.run(TALLY, capture_output=True, text=True, env=environment, timeout=60)
+    assert {"plain,reference", "plain,realize", "plain,replay", "plain,reconcile"} <= set(done.stdout.split())
+
+
+def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m realizer.cli.main invariants | head -n 1; echo ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
