@@ -1,0 +1,521 @@
+"""Adapter for any transformers causal LM whose checkpoint keys map one to one to parameters.
+
+Llama and its family, dense Qwen and GPT-2 do; models whose keys are fused or split on loading do not and are refused by
+naming the first such key. Weights, computed buffers, static KV cache and replay baseline each lie in a planned range;
+nothing else stays alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from glob import escape
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer, StaticCache
+
+from adapters import transformers_model as lm
+from ledger.errors import CheckpointError, RealizationFailed, TallyError
+from ledger.plan import Materialization, Plan, keys_digest
+from realizer.adapter import (
+    Claim,
+    Draft,
+    DraftRequest,
+    Layout,
+    PlanHandle,
+    ReferenceFixture,
+    StepOutput,
+    TensorPlace,
+    pack,
+)
+
+if TYPE_CHECKING:
+    from realizer.checkpoint import Checkpoint
+    from realizer.loader import Loader
+    from realizer.memory import MemoryRange
+
+WEIGHTS, BUFFERS, CACHE, BASELINE = "state.weights", "state.buffers", "state.kv-cache", "state.replay-baseline"
+UNITS = (WEIGHTS, BUFFERS, CACHE, BASELINE)
+
+STAGED, RING = "checkpoint-native-host", "checkpoint-stream-ring"
+RESIDENT = {
+    WEIGHTS: "checkpoint-native-resident",
+    BUFFERS: "model-computed-buffers",
+    CACHE: "transformers-static-cache",
+    BASELINE: "transformers-static-cache-snapshot",
+}
+"""Representation of each unit where it is to stay. Staging has its own two: as on disk, or a ring of bytes."""
+
+EXECUTION, LINEAGE = "exec.decode", "kv-cache-epoch-1"
+DEFAULTS: Mapping[str, int] = {"max_cache_length": 256, "decode_steps": 8}
+MIB = 1024 * 1024
+WINDOW_BYTES = {"cpu": 8 * MIB, "cuda": 256 * MIB}
+"""The ring when nobody says: on the host a few cache-sized slots, for a device enough to keep copies in flight."""
+
+
+class CausalLM:
+    """One causal LM being realised: the model on the meta device first, then its ranges one after another."""
+
+    name = "causal_lm"
+    version = "1"
+
+    def __init__(self, plan: PlanHandle, checkpoint: Checkpoint) -> None:
+        document = plan.plan.document
+        options = _options(document.adapter.options if document.adapter else {})
+        self._checkpoint = checkpoint
+        self._plan = plan.plan
+        self._length = options["max_cache_length"]
+        self._model = lm.build(checkpoint, options.get("attention"))
+        unit = plan.plan.units.get(WEIGHTS)
+        chosen = unit.selection if unit else None
+        without = {key for key in checkpoint.tensors if chosen is not None and not chosen.matches(key)}
+        self._bindings = lm.map_keys(self._model, checkpoint, without)
+        self._cache = lm.meta_cache(self._model, self._length)
+        self._layouts = _layouts(self._model, self._bindings, self._cache)
+        self._staged: tuple[str, MemoryRange, list[torch.Tensor]] | None = None
+        self._baseline: dict[str, torch.Tensor] = {}
+        self._counters: list[tuple[Any, str, int]] = []
+
+    # --- before anything is allocated -----------------------------------------------------------------------------
+
+    @classmethod
+    def recognises(cls, plan: Plan) -> bool:
+        """Never: a plan for this adapter names it."""
+        return False
+
+    @classmethod
+    def unsupported(cls, checkpoint: Checkpoint) -> str | None:
+        """Why this checkpoint cannot be realised, or None."""
+        try:
+            model = lm.build(checkpoint)
+            lm.map_keys(model, checkpoint)
+            lm.check_plain(model)
+            lm.computed_buffers(model)
+            lm.meta_cache(model, 1)
+        except (lm.Unmapped, CheckpointError) as error:
+            return error.message
+        return None
+
+    @classmethod
+    def draft(cls, checkpoint: Checkpoint, request: DraftRequest) -> Draft:
+        """Units, materializations and execution with exact bytes. Options: see `_options`; `staging` full or streamed."""
+        if (why := cls.unsupported(checkpoint)) is not None:
+            raise CheckpointError(why, "another adapter may support this model")
+        asked = _options(request.options)
+        model = lm.build(checkpoint, asked.get("attention"))
+        without = {*lm.ignored_keys(model, checkpoint), *_second_ends(model, checkpoint)}
+        bindings = lm.map_keys(model, checkpoint, without)
+        layouts = _layouts(model, bindings, lm.meta_cache(model, asked["max_cache_length"]))
+        options: dict[str, Any] = {
+            "max_cache_length": asked["max_cache_length"],
+            "decode_steps": asked["decode_steps"],
+            "attention": lm.attention_of(model),
+            "dtype": lm.NAMES[model.dtype],
+        }
+        keys = [binding.entry.key for binding in bindings]
+        selection = {
+            "patterns": ["*"],
+            "exclude": sorted(escape(key) for key in without),
+            "count": len(keys),
+            "keys_digest": keys_digest(keys),
+        }
+        return _draft(request, layouts, selection, options, asked.get("window_bytes"))
+
+    @classmethod
+    def tokens(cls, checkpoint: Checkpoint, prompt: str) -> list[int]:
+        """The prompt's token ids by the checkpoint's own tokenizer."""
+        ids = list(_tokenizer(checkpoint)(prompt)["input_ids"])
+        if not ids:
+            raise TallyError("the prompt has no tokens", "give a longer prompt, or token ids with --tokens")
+        return [int(token) for token in ids]
+
+    @classmethod
+    def reference(
+        cls, plan: Plan, checkpoint: Checkpoint, prompt: str | None, tokens: Sequence[int]
+    ) -> ReferenceFixture:
+        """Run the model as `from_pretrained` gives it, greedily, with the plan's cache length, dtype and attention."""
+        options = _options(plan.document.adapter.options if plan.document.adapter else {})
+        fed = list(tokens) if prompt is None else cls.tokens(checkpoint, prompt)
+        config = lm.read_config(checkpoint)
+        _check_tokens(fed, config.get_text_config().vocab_size, options)
+        dtype = lm.checkpoint_dtype(checkpoint, config)
+        model = AutoModelForCausalLM.from_pretrained(
+            checkpoint.directory,
+            dtype=dtype,
+            attn_implementation=options.get("attention"),
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+        device = _device_of(plan)
+        model.to(device).eval().requires_grad_(False)
+        cache = StaticCache(config=model.config, max_cache_len=options["max_cache_length"])
+        prompt_tokens = torch.tensor(fed, dtype=torch.int64)
+        embedded, logits = lm.prefill(model, cache, prompt_tokens)
+        chosen, inputs, outputs = [int(logits[-1].argmax())], [], []
+        for _ in range(options["decode_steps"]):
+            step_input, step_output = lm.prefill(model, cache, torch.tensor(chosen[-1:], dtype=torch.int64))
+            inputs.append(step_input)
+            outputs.append(step_output)
+            chosen.append(int(step_output[-1].argmax()))
+        tensors = {
+            "prefill.input": embedded,
+            "prefill.output": logits,
+            "decode.input": torch.cat(inputs),
+            "decode.output": torch.cat(outputs),
+            "prompt.tokens": prompt_tokens,
+            "decode.tokens": torch.tensor(chosen[:-1], dtype=torch.int64),
+        }
+        provenance = {
+            "made_by": f"from_pretrained of {type(model).__name__}, adapter {cls.name} {cls.version}",
+            "cache_class": lm.CACHE_CLASS,
+            "cache_length": str(options["max_cache_length"]),
+            "dtype": lm.NAMES[dtype],
+            "attention": lm.attention_of(model),
+            "device": str(device),
+            "threads": str(torch.get_num_threads()),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "config_digest": checkpoint.config_digest,
+            "headers_digest": checkpoint.headers_digest,
+        }
+        return ReferenceFixture({name: value.cpu().contiguous() for name, value in tensors.items()}, provenance)
+
+    def violations(self) -> list[tuple[str, str]]:
+        """Everything in the plan that cannot be carried out with this model."""
+        found: list[tuple[str, str]] = []
+        seen: dict[tuple[str, bool], str] = {}
+        for planned in self._plan.document.materializations:
+            unit, staging = planned.logical_state_id, planned.role == "staging"
+            if unit not in UNITS or (staging and unit != WEIGHTS):
+                found.append((planned.id, f"{self.name} has no {planned.role} of state {unit!r}"))
+                continue
+            if (unit, staging) in seen:
+                found.append((planned.id, f"{seen[unit, staging]} is planned for the same; {self.name} keeps one"))
+            seen[unit, staging] = planned.id
+            if planned.representation != (expected := _representation(planned)):
+                found.append((planned.id, f"representation {planned.representation!r} is none; here: {expected!r}"))
+            resource = self._plan.memory_resources.get(planned.memory_resource_id)
+            if staging and resource is not None and resource.kind == "accelerator-vram":
+                found.append((planned.id, "staging lies in host memory, where files are read to"))
+            if staging and (WEIGHTS, False) in seen:
+                found.append(
+                    (planned.id, f"staging has to come before {seen[WEIGHTS, False]}, which is filled from it")
+                )
+        for unit in UNITS:
+            if unit == BUFFERS and not self._layouts[BUFFERS].places:
+                continue
+            if (unit, False) not in seen:
+                found.append((unit, f"no materialization where {unit!r} stays; {self.name} needs one"))
+        for execution in self._plan.document.execution:
+            if execution.id != EXECUTION:
+                found.append((execution.id, f"{self.name} carries out {EXECUTION!r} alone"))
+        return found
+
+    def layout(self, materialization_id: str) -> Layout:
+        """How that materialization lies in its range."""
+        planned = self._planned(materialization_id)
+        if planned.role != "staging":
+            return self._layouts[planned.logical_state_id]
+        if planned.streamed_bytes is not None:
+            return Layout(RING, (TensorPlace("ring", "U8", (planned.expected_bytes,), 0),))
+        return Layout(STAGED, self._layouts[WEIGHTS].places)
+
+    def _planned(self, materialization_id: str) -> Materialization:
+        planned = self._plan.materializations.get(materialization_id)
+        if planned is None or planned.logical_state_id not in UNITS:
+            raise TallyError(f"adapter {self.name} knows no materialization {materialization_id!r}")
+        return planned
+
+    # --- carrying out ---------------------------------------------------------------------------------------------
+
+    def realize(self, materialization_id: str, memory: MemoryRange, loader: Loader) -> Claim:
+        """Fill the range, and bind the model to it where it is to stay."""
+        planned = self._planned(materialization_id)
+        layout = self.layout(materialization_id)
+        streamed: int | None = None
+        if planned.role == "staging":
+            if planned.streamed_bytes is None:
+                loader.read(layout, memory)
+            self._staged = (materialization_id, memory, list(_tensors(layout, memory).values()))
+        elif planned.logical_state_id == WEIGHTS:
+            streamed = self._load_weights(layout, memory, loader)
+            lm.bind(self._model, self._bindings, _tensors(layout, memory))
+        elif planned.logical_state_id == BUFFERS:
+            values = lm.computed_buffers(self._model)
+            for name, tensor in _tensors(layout, memory).items():
+                lm.set_buffer(self._model, name, tensor.copy_(values[name]))
+        elif planned.logical_state_id == CACHE:
+            lm.place_cache(self._cache, _tensors(layout, memory), memory.device)
+        else:
+            self._baseline = _tensors(layout, memory)
+            for tensor in self._baseline.values():
+                tensor.zero_()
+        return Claim(layout.representation, layout.bytes, len(layout.places), streamed_bytes=streamed)
+
+    def _load_weights(self, layout: Layout, memory: MemoryRange, loader: Loader) -> int | None:
+        """From the staging copy, through the ring, or straight from the files; the bytes that passed a ring."""
+        if self._staged is None:
+            loader.read(layout, memory)
+            return None
+        staging_id, staging, _ = self._staged
+        if self._plan.materializations[staging_id].streamed_bytes is not None:
+            return loader.stream(layout, staging, memory)
+        loader.copy(layout, staging, memory)
+        return None
+
+    def decode_modes(self) -> tuple[str, ...]:
+        """Eager alone."""
+        return ("eager",)
+
+    def release(self, materialization_id: str) -> None:
+        """Drop the tensors over that staging range."""
+        if self._staged is not None and self._staged[0] == materialization_id:
+            self._staged = None
+
+    def activate(self, execution_id: str) -> torch.device:
+        """The device of the parameters, all of which have memory by now."""
+        lm.require_bound(self._model)
+        devices = {parameter.device for parameter in self._model.parameters()}
+        if len(devices) != 1:
+            raise RealizationFailed(f"parameters lie on several devices: {sorted(map(str, devices))}")
+        return devices.pop()
+
+    def prefill(self, fixture: ReferenceFixture) -> StepOutput:
+        """Run the prompt from the empty cache; the token is the likeliest to follow."""
+        tokens = fixture.tensors["prompt.tokens"]
+        self._check_room(len(tokens) + len(fixture.tensors["decode.tokens"]))
+        self._cache.reset()
+        embedded, logits = lm.prefill(self._model, self._cache, tokens)
+        return StepOutput(embedded, logits, (int(logits[-1].argmax()),))
+
+    def save_baseline(self) -> None:
+        """Copy the cache into the replay baseline's range."""
+        for name, layer, attribute in lm.cache_slots(self._cache):
+            self._baseline[name].copy_(getattr(layer, attribute))
+        self._counters = lm.cache_counters(self._cache)
+
+    def restore_baseline(self) -> None:
+        """Copy the replay baseline back into the cache."""
+        for name, layer, attribute in lm.cache_slots(self._cache):
+            getattr(layer, attribute).copy_(self._baseline[name])
+        for layer, attribute, value in self._counters:
+            setattr(layer, attribute, value)
+
+    def decode(self, fixture: ReferenceFixture, mode: str = "eager") -> StepOutput:
+        """Feed the fixture's tokens one at a time; the tokens given back are the likeliest after each."""
+        embedded, logits = lm.decode(self._model, self._cache, fixture.tensors["decode.tokens"])
+        return StepOutput(embedded, logits, tuple(logits.argmax(-1).tolist()))
+
+    @property
+    def model(self) -> Any:
+        """The live transformers model, its parameters in the planned ranges."""
+        return self._model
+
+    def answer(self, prompt: str, most_tokens: int = 16) -> str:
+        """What the live model says after the prompt, greedily, on its own planned cache; at most `most_tokens` tokens."""
+        tokenizer = _tokenizer(self._checkpoint)
+        tokens = self.tokens(self._checkpoint, prompt)
+        self._check_room(len(tokens) + most_tokens)
+        stop = frozenset({tokenizer.eos_token_id} - {None})
+        chosen = lm.greedy(self._model, self._cache, tokens, most_tokens, stop)
+        return str(tokenizer.decode(chosen, skip_special_tokens=True))
+
+    def _check_room(self, tokens: int) -> None:
+        if tokens > self._length:
+            raise RealizationFailed(
+                f"{tokens} tokens do not fit the cache of {self._length}", "draft with a larger max_cache_length"
+            )
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with defaults: max_cache_length and decode_steps (tokens), attention, window_bytes, dtype.
+
+    Raises TallyError for one that is unknown, no positive integer, or too small a cache.
+    """
+    known = {*DEFAULTS, "attention", "window_bytes", "dtype"}
+    if odd := sorted(set(given) - known):
+        raise TallyError(f"causal_lm has no option {odd[0]!r}", f"options: {', '.join(sorted(known))}")
+    options = {**DEFAULTS, **{name: value for name, value in given.items() if value is not None}}
+    for name in ("max_cache_length", "decode_steps", "window_bytes"):
+        if name not in options:
+            continue
+        try:
+            options[name] = int(options[name])
+        except (TypeError, ValueError) as error:
+            raise TallyError(f"option {name} is {options[name]!r}, not an integer") from error
+        if options[name] < 1:
+            raise TallyError(f"option {name} is {options[name]}; it has to be at least 1")
+    if options["decode_steps"] >= options["max_cache_length"]:
+        raise TallyError(
+            f"a cache of {options['max_cache_length']} tokens has no room for a prompt and {options['decode_steps']} steps",
+            "give a larger max_cache_length",
+        )
+    return options
+
+
+def _check_tokens(tokens: Sequence[int], vocabulary: int, options: Mapping[str, Any]) -> None:
+    if not tokens:
+        raise TallyError("there is no prompt", "give --prompt TEXT or --tokens IDS")
+    if odd := [token for token in tokens if not 0 <= token < vocabulary]:
+        raise TallyError(f"token {odd[0]} is outside the vocabulary of {vocabulary}")
+    if len(tokens) + options["decode_steps"] > options["max_cache_length"]:
+        raise TallyError(
+            f"{len(tokens)} prompt tokens and {options['decode_steps']} steps do not fit the cache of "
+            f"{options['max_cache_length']}",
+            "give a shorter prompt, or draft with a larger max_cache_length",
+        )
+
+
+def _tokenizer(checkpoint: Checkpoint) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(checkpoint.directory, local_files_only=True, trust_remote_code=False)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise CheckpointError(
+            f"no tokenizer can be read from {str(checkpoint.directory)!r}", "give token ids instead of text"
+        ) from error
+
+
+def _device_of(plan: Plan) -> torch.device:
+    """The torch device of the plan's Compute Unit. Raises TallyError when this machine has no such GPU."""
+    units = [plan.compute_units.get(execution.compute_unit_id) for execution in plan.document.execution]
+    wanted = next((unit.device_uuid for unit in units if unit is not None and unit.device_uuid), None)
+    if wanted is None:
+        return torch.device("cpu")
+    for index in range(torch.cuda.device_count()):
+        if str(torch.cuda.get_device_properties(index).uuid) == wanted.removeprefix("GPU-"):
+            return torch.device("cuda", index)
+    raise TallyError(f"this machine has no GPU {wanted}", "draft the plan on the machine that is to run it")
+
+
+Places = list[tuple[str, str, tuple[int, ...], tuple[str, ...]]]
+
+
+def _layouts(model: Any, bindings: Sequence[lm.Binding], cache: Any) -> dict[str, Layout]:
+    """Each unit's layout where it stays: weights in the files' order, buffers, cache, and the cache again."""
+
+    def computed(name: str, tensor: torch.Tensor) -> tuple[str, str, tuple[int, ...], tuple[str, ...]]:
+        return name, lm.NAMES[tensor.dtype], tuple(tensor.shape), ()
+
+    weights: Places = [(b.names[0], b.entry.dtype, b.entry.shape, (b.entry.key,)) for b in bindings]
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    slots: Places = [computed(name, getattr(layer, attribute)) for name, layer, attribute in lm.cache_slots(cache)]
+    return {
+        WEIGHTS: pack(RESIDENT[WEIGHTS], weights),
+        BUFFERS: pack(RESIDENT[BUFFERS], [computed(name, buffers[name]) for name in lm.buffer_names(model)]),
+        CACHE: pack(RESIDENT[CACHE], slots),
+        BASELINE: pack(RESIDENT[BASELINE], slots),
+    }
+
+
+def _tensors(layout: Layout, memory: MemoryRange) -> dict[str, torch.Tensor]:
+    """A tensor over the range for every place."""
+    return {place.name: memory.tensor(lm.DTYPES[place.dtype], place.shape, place.offset) for place in layout.places}
+
+
+def _representation(planned: Materialization) -> str:
+    if planned.role == "staging":
+        return STAGED if planned.streamed_bytes is None else RING
+    return RESIDENT[planned.logical_state_id]
+
+
+def _second_ends(model: Any, checkpoint: Checkpoint) -> list[str]:
+    """Keys of ties stored twice with equal bytes: one end suffices. Ties stored with different bytes stay two."""
+    ends: list[str] = []
+    slots = model.state_dict(keep_vars=True)
+    first: dict[int, lm.Binding] = {}
+    for binding in lm.map_keys(model, checkpoint):
+        other = first.setdefault(id(slots[binding.names[0]]), binding)
+        if other is not binding and _equal_bytes(checkpoint, other, binding):
+            ends.append(binding.entry.key)
+    return ends
+
+
+def _equal_bytes(checkpoint: Checkpoint, first: lm.Binding, second: lm.Binding) -> bool:
+    paths = {shard.name: shard.path for shard in checkpoint.files}
+    with paths[first.entry.file].open("rb") as one, paths[second.entry.file].open("rb") as two:
+        one.seek(first.entry.start)
+        two.seek(second.entry.start)
+        for at in range(0, first.entry.bytes, MIB):
+            count = min(MIB, first.entry.bytes - at)
+            if one.read(count) != two.read(count):
+                return False
+    return True
+
+
+def _draft(
+    request: DraftRequest,
+    layouts: Mapping[str, Layout],
+    selection: dict[str, Any],
+    options: dict[str, Any],
+    window: int | None,
+) -> Draft:
+    ram = request.resources["system-ram"]
+    cuda = torch.device(request.device).type == "cuda"
+    stays = request.resources["accelerator-vram" if cuda else "shared-memory"]
+    total = layouts[WEIGHTS].bytes
+    staging: dict[str, Any] = {"representation": STAGED, "expected_bytes": total}
+    if request.staging == "streamed":
+        window = min(window or WINDOW_BYTES["cuda" if cuda else "cpu"], total)
+        staging = {"representation": RING, "expected_bytes": -(-window // 4096) * 4096, "streamed_bytes": total}
+    elif request.staging != "full":
+        raise TallyError(f"staging {request.staging!r} is neither full nor streamed")
+
+    def unit(unit_id: str, semantic_class: str, **more: Any) -> dict[str, Any]:
+        return {"id": unit_id, "semantic_class": semantic_class, **more}
+
+    def materialization(name: str, unit_id: str, role: str, place: str, **more: Any) -> dict[str, Any]:
+        path = request.links.get((request.backing_source_id if place == ram else ram, place))
+        return {
+            "id": name,
+            "logical_state_id": unit_id,
+            "memory_resource_id": place,
+            "role": role,
+            "persistence": "transient" if role == "staging" else "persistent",
+            "requirement": "required",
+            **({"path_id": path} if path and unit_id == WEIGHTS else {}),
+            **({} if role == "staging" else {"representation": RESIDENT[unit_id]}),
+            **({} if role == "staging" else {"expected_bytes": layouts[unit_id].bytes}),
+            **more,
+        }
+
+    units = [
+        unit(WEIGHTS, "immutable_source", backing_source_id=request.backing_source_id, selection=selection),
+        unit(BUFFERS, "derived_reconstructible", reconstruction_inputs=[WEIGHTS]),
+        unit(CACHE, "mutable_authoritative"),
+        unit(BASELINE, "derived_reconstructible", reconstruction_inputs=[CACHE]),
+    ]
+    materializations = [
+        materialization("mat.weights.stage", WEIGHTS, "staging", ram, **staging),
+        materialization("mat.weights.resident", WEIGHTS, "required_residency", stays),
+        materialization("mat.buffers.resident", BUFFERS, "required_residency", stays),
+        materialization("mat.kv-cache", CACHE, "mutable_authority", stays),
+        materialization("mat.replay-baseline", BASELINE, "required_test_state", stays),
+    ]
+    needed = [WEIGHTS, BUFFERS, CACHE]
+    if not layouts[BUFFERS].places:  # nothing is computed: no such state
+        units = [item for item in units if item["id"] != BUFFERS]
+        materializations = [item for item in materializations if item["logical_state_id"] != BUFFERS]
+        needed.remove(BUFFERS)
+    hosts = [place for kind, place in sorted(request.resources.items(), reverse=True) if kind != "accelerator-vram"]
+    return Draft(
+        logical_state_units=units,
+        materializations=materializations,
+        authorities=[{"lineage": LINEAGE, "logical_state_id": CACHE, "materialization_id": "mat.kv-cache"}],
+        execution=[
+            {
+                "id": EXECUTION,
+                "compute_unit_id": request.compute_unit_id,
+                "strategy_unit": "static-cache-decode",
+                "required_state": [
+                    {"logical_state_id": name, "memory_resources": [stays], "representations": [RESIDENT[name]]}
+                    for name in needed
+                ],
+            }
+        ],
+        forbidden_persistent_materializations=[
+            {"logical_state_id": WEIGHTS, "memory_resource_id": place} for place in hosts if place != stays
+        ],
+        options=options,
+        plan_version="1",
+    )
