@@ -12,7 +12,7 @@ import re
 import sqlite3
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,8 @@ class Database(ABC):
 
     dialect: Dialect
     location: str
+    driver: Any
+    """The DB-API module."""
     shown: str
     """The location as it may be printed: without a password."""
 
@@ -62,7 +64,15 @@ class Database(ABC):
         """A context manager yielding a Transaction; commits durably at its end, rolls back on any exception."""
 
     @abstractmethod
-    def guards(self) -> dict[str, str]:
+    def connect_for_upgrade(self) -> Any:
+        """The driver's own connection for writing, without an open transaction."""
+
+    @abstractmethod
+    def translate(self, error: Exception) -> LedgerError:
+        """The LedgerError for what the driver raised."""
+
+    @abstractmethod
+    def guards(self, select: Callable[[str], list[Row]]) -> dict[str, str]:
         """Trigger name -> its definition as the database holds it; disabled ones are left out."""
 
     @abstractmethod
@@ -72,9 +82,9 @@ class Database(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    def missing_guards(self) -> list[str]:
-        """Names of guards that are gone or say something else than they should, sorted."""
-        found = self.guards()
+    def missing_guards(self, select: Callable[[str], list[Row]] | None = None) -> list[str]:
+        """Names of guards that are gone or say something else than they should, sorted; read with `select`."""
+        found = self.guards(select or self.select)
         return sorted(name for name, sql in self.expected_guards().items() if found.get(name) != sql)
 
 
@@ -139,8 +149,11 @@ def journal_for(driver: Any) -> tuple[str, str]:
     return ("delete", "EXTRA") if loses_commits(driver.sqlite_version_info) else ("wal", "FULL")
 
 
-def identify_sqlite(path: Path) -> None:
-    """Look at the file itself, opening and creating nothing. Raises LedgerError when it is no ledger of this version."""
+def identify_sqlite(path: Path) -> int:
+    """The schema version of the ledger in a file, read from its header; opens and creates nothing.
+
+    Raises LedgerError when there is no file, or one that is no ledger.
+    """
     if not path.exists():
         raise LedgerError(
             f"no ledger at {path}", "name one with --ledger or TALLY_LEDGER, or record a run to begin one"
@@ -158,16 +171,21 @@ def identify_sqlite(path: Path) -> None:
         raise LedgerError(f"{path} is no ledger: it is not an SQLite file", "it was left untouched")
     if int.from_bytes(header[68:72], "big") != schema.APPLICATION_ID:
         raise LedgerError(f"{path} is another program's database, not a ledger", "it was left untouched")
-    refuse_version(int.from_bytes(header[60:64], "big"), str(path))
+    return int.from_bytes(header[60:64], "big")
 
 
-def refuse_version(version: int, shown: str) -> None:
-    """Raise LedgerError unless the schema version is this program's."""
+def refuse_newer(version: int, shown: str) -> None:
+    """Raise LedgerError for a schema version that this program does not know."""
     if version > schema.VERSION:
         raise LedgerError(
             f"ledger {shown} has schema {version}; this program knows up to {schema.VERSION}",
             "upgrade tallystick to use it; it was left untouched",
         )
+
+
+def refuse_version(version: int, shown: str) -> None:
+    """Raise LedgerError unless the schema version is this program's."""
+    refuse_newer(version, shown)
     if version < schema.VERSION:
         raise LedgerError(
             f"ledger {shown} has schema {version}; this program needs {schema.VERSION}",
@@ -244,7 +262,7 @@ class SqliteDatabase(Database):
             connection.execute("PRAGMA trusted_schema = OFF")
             return connection
         except self.driver.Error as error:
-            raise sqlite_error(error, self.shown) from error
+            raise self.translate(error) from error
 
     def reader(self) -> Any:
         """The driver's own connection for reading, opened with `mode=ro`; it closes with this object."""
@@ -257,7 +275,7 @@ class SqliteDatabase(Database):
                 connection.close()
                 # A WAL file system that may not be written cannot hold the shared index; without a log none is needed.
                 if "unable to open" not in str(error) or self._log_exists():
-                    raise sqlite_error(error, self.shown) from error
+                    raise self.translate(error) from error
                 connection = self._connect("ro&immutable=1")
             self._read_connection = connection
         return self._read_connection
@@ -272,7 +290,7 @@ class SqliteDatabase(Database):
                 (mode,) = connection.execute(f"PRAGMA journal_mode = {self.journal}").fetchone()
             except self.driver.Error as error:
                 connection.close()
-                raise sqlite_error(error, self.shown) from error
+                raise self.translate(error) from error
             if mode != self.journal:
                 connection.close()
                 raise LedgerError(
@@ -293,7 +311,7 @@ class SqliteDatabase(Database):
             try:
                 return self.reader().execute(sql, parameters).fetchall()
             except self.driver.Error as error:
-                raise sqlite_error(error, self.shown) from error
+                raise self.translate(error) from error
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -305,7 +323,7 @@ class SqliteDatabase(Database):
                 connection.execute("COMMIT")
             except self.driver.Error as error:
                 self._give_up()
-                raise sqlite_error(error, self.shown) from error
+                raise self.translate(error) from error
             except BaseException:
                 self._give_up()
                 raise
@@ -321,8 +339,14 @@ class SqliteDatabase(Database):
             connection.close()
             self._write_connection = None
 
-    def guards(self) -> dict[str, str]:
-        rows = self.select("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+    def connect_for_upgrade(self) -> Any:
+        return self._writer()
+
+    def translate(self, error: Exception) -> LedgerError:
+        return sqlite_error(error, self.shown)
+
+    def guards(self, select: Callable[[str], list[Row]]) -> dict[str, str]:
+        rows = select("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
         return {name: squeeze(sql) for name, sql in rows}
 
     def expected_guards(self) -> dict[str, str]:
@@ -500,7 +524,7 @@ class PostgresDatabase(Database):
                 cursor = self._connection(write=False).cursor()
                 return cursor.execute(placeholders(sql), parameters).fetchall()
             except self.driver.Error as error:
-                raise postgres_error(error, self.shown) from error
+                raise self.translate(error) from error
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -512,7 +536,7 @@ class PostgresDatabase(Database):
                     cursor.execute("SELECT pg_advisory_xact_lock(%s)", (schema.APPEND_LOCK,))
                     yield PostgresTransaction(cursor)
             except self.driver.Error as error:
-                raise postgres_error(error, self.shown) from error
+                raise self.translate(error) from error
 
     def version(self) -> int | None:
         """The schema version, or None where the database holds no ledger."""
@@ -524,9 +548,24 @@ class PostgresDatabase(Database):
         rows = self.select(f"SELECT version_num FROM {schema.VERSION_TABLE}")
         return int(rows[0][0]) if rows and str(rows[0][0]).isdecimal() else None
 
-    def guards(self) -> dict[str, str]:
+    def require_version(self) -> None:
+        """Raise LedgerError unless the database holds a ledger of this program's version."""
+        version = self.version()
+        if version is None:
+            raise LedgerError(f"no ledger in {self.shown}", "record a run there to begin one, or name another")
+        refuse_version(version, self.shown)
+
+    def connect_for_upgrade(self) -> Any:
+        connection = self._connection(write=True)
+        connection.autocommit = False
+        return connection
+
+    def translate(self, error: Exception) -> LedgerError:
+        return postgres_error(error, self.shown)
+
+    def guards(self, select: Callable[[str], list[Row]]) -> dict[str, str]:
         # The trigger's own definition, and the body of the function behind it: either could have been hollowed out.
-        rows = self.select(
+        rows = select(
             "SELECT t.tgname, pg_get_triggerdef(t.oid), p.prosrc FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid"
             " WHERE NOT t.tgisinternal AND t.tgenabled IN ('O', 'A')"
             " AND t.tgrelid IN (to_regclass('ledger'), to_regclass('events'), to_regclass('blobs'), to_regclass('checkpoints'))"

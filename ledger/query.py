@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ledger import database, schema
-from ledger.errors import LedgerError, QueryError
+from ledger.errors import QueryError
 from ledger.named_queries import DEFAULTS, NAMED, NamedQuery
 from ledger.sql_words import Statement, read_statement, refuse_unknown_words
 from ledger.views import views
@@ -128,7 +128,7 @@ SQLITE_TABLES = frozenset(
 def _run_sqlite(
     path: Path, statement: Statement, parameters: dict[str, object], seconds: float, rows: int
 ) -> QueryResult:
-    database.identify_sqlite(path)
+    database.refuse_version(database.identify_sqlite(path), str(path))
     base = database.SqliteDatabase(path)
     guard = Authorizer(view.name for view in views("sqlite"))
     clock = Clock(seconds)
@@ -212,8 +212,7 @@ def _run_postgres(
     base = database.PostgresDatabase(location)
     connection = None
     try:
-        if base.version() is None:
-            raise LedgerError(f"no ledger in {base.shown}", "record a run there to begin one, or name another")
+        base.require_version()
         milliseconds = max(1, math.ceil(seconds * 1000))
         connection = database.postgres_connect(
             location,

@@ -38,7 +38,7 @@ class Store:
     """
 
     def __init__(self, base: Database, *, write: bool) -> None:
-        self._database = base
+        self.base = base
         self._writable = write
         self.location = base.location
         rows = base.select("SELECT origin FROM ledger")
@@ -67,7 +67,7 @@ class Store:
             raise
 
     def close(self) -> None:
-        self._database.close()
+        self.base.close()
 
     def __enter__(self) -> Store:
         return self
@@ -91,11 +91,11 @@ class Store:
         if not drafts:
             return []
         try:
-            with self._database.transaction() as transaction:
+            with self.base.transaction() as transaction:
                 return self._append(transaction, run_id, expected_sequence, drafts)
         except Refused:
             # The place was free, so it is an event id that is taken: by these very drafts, or by something else.
-            with self._database.transaction() as transaction:
+            with self.base.transaction() as transaction:
                 known = self._known(transaction, drafts)
             if known is None:
                 raise
@@ -148,7 +148,7 @@ class Store:
         """Store bytes once, by content; returns `sha256:<hex>`. Idempotent; the first media type stays."""
         self._refuse_reader()
         digest = canonical.sha256_digest(data)
-        with self._database.transaction() as transaction:
+        with self.base.transaction() as transaction:
             if not transaction.select("SELECT 1 FROM blobs WHERE digest = ?", (digest,)):
                 transaction.execute(
                     "INSERT INTO blobs (digest, media_type, data) VALUES (?, ?, ?)", (digest, media_type, data)
@@ -158,16 +158,26 @@ class Store:
     def put_checkpoint(self, tree_size: int, root: str, note: str) -> None:
         """Keep a checkpoint of the tree: its size, its root as hex, and the note that states both. Idempotent."""
         self._refuse_reader()
-        with self._database.transaction() as transaction:
+        with self.base.transaction() as transaction:
             known = transaction.select("SELECT 1 FROM checkpoints WHERE tree_size = ? AND note = ?", (tree_size, note))
             if not known:
                 transaction.execute(
                     "INSERT INTO checkpoints (tree_size, root, note) VALUES (?, ?, ?)", (tree_size, root, note)
                 )
 
+    def insert_recorded(self, rows: list[tuple[int, str, str]]) -> None:
+        """Insert events that another ledger recorded, (position, envelope, hash) as they stand, as one transaction.
+
+        The guards hold here too: positions and sequences continue what is there. Raises LedgerError otherwise.
+        """
+        self._refuse_reader()
+        if rows:
+            with self.base.transaction() as transaction:
+                transaction.insert(_INSERT, rows)
+
     def _refuse_reader(self) -> None:
         if not self._writable:
-            raise LedgerError(f"ledger {self._database.shown} is open for reading only", "open it with write=True")
+            raise LedgerError(f"ledger {self.base.shown} is open for reading only", "open it with write=True")
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -176,12 +186,12 @@ class Store:
         after, sequence = start - 1, -1
         while True:
             if run_id is None:
-                rows = self._database.select(
+                rows = self.base.select(
                     "SELECT position, envelope, hash FROM events WHERE position > ? ORDER BY position LIMIT ?",
                     (after, PAGE),
                 )
             else:
-                rows = self._database.select(
+                rows = self.base.select(
                     "SELECT position, envelope, hash, sequence FROM events"
                     " WHERE run_id = ? AND sequence > ? AND position >= ? ORDER BY sequence LIMIT ?",
                     (run_id, sequence, start, PAGE),
@@ -202,7 +212,7 @@ class Store:
         columns = ", ".join(EVENT_COLUMNS)
         after = start - 1
         while True:
-            page = self._database.select(
+            page = self.base.select(
                 f"SELECT {columns} FROM events WHERE position > ? AND position < ? ORDER BY position LIMIT ?",
                 (after, 2**62 if end is None else end, PAGE),
             )
@@ -220,27 +230,27 @@ class Store:
         return self._number("SELECT count(*) FROM events")
 
     def _number(self, sql: str, parameters: tuple[Any, ...] = ()) -> int:
-        return int(self._database.select(sql, parameters)[0][0])
+        return int(self.base.select(sql, parameters)[0][0])
 
     def blob(self, digest: str) -> bytes | None:
         """The bytes stored under a digest, or None."""
-        rows = self._database.select("SELECT data FROM blobs WHERE digest = ?", (digest,))
+        rows = self.base.select("SELECT data FROM blobs WHERE digest = ?", (digest,))
         return bytes(rows[0][0]) if rows else None
 
     def blob_media_type(self, digest: str) -> str | None:
         """What a blob is said to be, or None where there is none."""
-        rows = self._database.select("SELECT media_type FROM blobs WHERE digest = ?", (digest,))
+        rows = self.base.select("SELECT media_type FROM blobs WHERE digest = ?", (digest,))
         return str(rows[0][0]) if rows else None
 
     def blob_digests(self) -> Iterator[str]:
         """Every blob's digest, sorted."""
-        for (digest,) in self._database.select("SELECT digest FROM blobs ORDER BY digest"):
+        for (digest,) in self.base.select("SELECT digest FROM blobs ORDER BY digest"):
             yield digest
 
     def leaf_hashes(self, start: int, end: int) -> Iterator[bytes]:
         """The 32-byte leaf hashes of positions `start` up to, not including, `end`."""
         for low in range(start, end, PAGE):
-            rows = self._database.select(
+            rows = self.base.select(
                 "SELECT hash FROM events WHERE position >= ? AND position < ? ORDER BY position",
                 (low, min(low + PAGE, end)),
             )
@@ -249,7 +259,7 @@ class Store:
 
     def checkpoints(self) -> list[tuple[int, str, str]]:
         """(tree size, root, note), smallest tree first."""
-        rows = self._database.select("SELECT tree_size, root, note FROM checkpoints ORDER BY tree_size, note")
+        rows = self.base.select("SELECT tree_size, root, note FROM checkpoints ORDER BY tree_size, note")
         return [(size, root, note) for size, root, note in rows]
 
     # --- runs -----------------------------------------------------------------------------------------------------
@@ -257,7 +267,7 @@ class Store:
     def frozen(self, plan_digest: str) -> Recorded | None:
         """The earliest `plan.frozen` event of that plan digest, or None."""
         after = -1
-        while rows := self._database.select(
+        while rows := self.base.select(
             "SELECT position, envelope, hash FROM events WHERE type = ? AND position > ? ORDER BY position LIMIT ?",
             (PlanFrozen.TYPE, after, PAGE),
         ):
@@ -269,7 +279,7 @@ class Store:
 
     def runs(self) -> list[RunSummary]:
         """Every run, oldest first, without folding: how it ended and the verdict recorded last."""
-        rows = self._database.select(
+        rows = self.base.select(
             "SELECT run_id, plan_digest, outcome, verdict, assurance, opened_at, purpose, superseded_by"
             " FROM runs ORDER BY position"
         )
@@ -283,23 +293,23 @@ class Store:
         """
         if match := re.fullmatch(r"@latest(?:~(\d{1,9}))?", name):
             back = int(match[1] or 0)
-            rows = self._database.select(
+            rows = self.base.select(
                 "SELECT run_id FROM runs WHERE purpose <> 'witness' ORDER BY position DESC LIMIT 1 OFFSET ?", (back,)
             )
             if not rows:
-                raise NotFound(f"there is no run {name} in {self._database.shown}", "`tally runs` lists the runs")
+                raise NotFound(f"there is no run {name} in {self.base.shown}", "`tally runs` lists the runs")
             return str(rows[0][0])
         prefix = name.lower()
         if not re.fullmatch(r"[0-9a-f-]{1,36}", prefix):
             raise NotFound(f"{name!r} names no run", "give a run id, a unique prefix of one, @latest or @latest~N")
         # Nothing in a prefix of hex digits and dashes is special to LIKE.
-        rows = self._database.select(
+        rows = self.base.select(
             "SELECT run_id FROM events WHERE type = 'run.opened' AND sequence = 0 AND run_id LIKE ?"
             " ORDER BY run_id LIMIT 4",
             (prefix + "%",),
         )
         if not rows:
-            raise NotFound(f"there is no run {name} in {self._database.shown}", "`tally runs` lists the runs")
+            raise NotFound(f"there is no run {name} in {self.base.shown}", "`tally runs` lists the runs")
         if len(rows) > 1:
             listed = ", ".join(run_id for (run_id,) in rows[:3]) + (", ..." if len(rows) > 3 else "")
             raise NotFound(f"{name} is the beginning of several runs: {listed}", "give more of it")
@@ -307,7 +317,7 @@ class Store:
 
     def witnesses(self, run_id: str) -> list[str]:
         """The runs whose `run.opened` names this one in `witness_of`, oldest first."""
-        rows = self._database.select("SELECT run_id FROM runs WHERE witness_of = ? ORDER BY position", (run_id,))
+        rows = self.base.select("SELECT run_id FROM runs WHERE witness_of = ? ORDER BY position", (run_id,))
         return [str(row[0]) for row in rows]
 
 
@@ -332,7 +342,7 @@ def refuse_missing_guards(base: Database) -> None:
 def _open_sqlite(path: Path, write: bool, create: bool) -> Database:
     if create and not path.exists():
         database.create_sqlite(path, schema.create_statements("sqlite"), (uuid7(), timestamp()))
-    database.identify_sqlite(path)
+    database.refuse_version(database.identify_sqlite(path), str(path))
     if write:
         database.refuse_read_only(path)
     return SqliteDatabase(path)
@@ -341,21 +351,20 @@ def _open_sqlite(path: Path, write: bool, create: bool) -> Database:
 def _open_postgres(location: str, create: bool) -> Database:
     opened = PostgresDatabase(location)
     try:
-        version = opened.version()
-        if version is None and create:
+        if create and opened.version() is None:
             create_postgres(opened)
-            version = opened.version()
-        if version is None:
-            raise LedgerError(f"no ledger in {opened.shown}", "record a run there to begin one, or name another")
-        database.refuse_version(version, opened.shown)
+        opened.require_version()
         return opened
     except BaseException:
         opened.close()
         raise
 
 
-def create_postgres(base: PostgresDatabase) -> None:
-    """Begin a ledger in a PostgreSQL database, in one transaction. Raises LedgerError where the names are taken."""
+def create_postgres(base: PostgresDatabase, origin_row: tuple[str, str] | None = None) -> None:
+    """Begin a ledger in a PostgreSQL database, in one transaction; `origin_row` is a copied ledger's own.
+
+    Raises LedgerError where the names are taken or the database's encoding is not UTF8.
+    """
     ((encoding,),) = base.select("SELECT current_setting('server_encoding')")
     if encoding != "UTF8":
         raise LedgerError(f"database {base.shown} has encoding {encoding}; a ledger needs UTF8")
@@ -371,4 +380,27 @@ def create_postgres(base: PostgresDatabase) -> None:
             )
         for statement in schema.create_statements("postgresql"):
             transaction.execute(statement)
-        transaction.execute("INSERT INTO ledger (origin, created_at) VALUES (?, ?)", (uuid7(), timestamp()))
+        transaction.execute(
+            "INSERT INTO ledger (origin, created_at) VALUES (?, ?)", origin_row or (uuid7(), timestamp())
+        )
+
+
+def backup(source: str | Path, destination: Path) -> None:
+    """Back an SQLite ledger up into a new file and verify it; see `ledger.maintenance.backup`."""
+    from ledger import maintenance
+
+    maintenance.backup(source, destination)
+
+
+def copy(source: str | Path, destination: str | Path) -> None:
+    """Copy a ledger into a new one on either backend and verify it; see `ledger.maintenance.copy`."""
+    from ledger import maintenance
+
+    maintenance.copy(source, destination)
+
+
+def check(location: str | Path) -> dict[str, Any]:
+    """What state a ledger is in; see `ledger.maintenance.check`."""
+    from ledger import maintenance
+
+    return maintenance.check(location)

@@ -1,0 +1,132 @@
+"""Find, run and check migrations: bring an older ledger to this program's schema, and put guards back that are gone.
+
+Alembic runs the steps under `migrations/`; it takes half a second to import, so only `upgrade` imports it. Every step, its
+record and the guards are one transaction under the ledger's write lock: all of it, or nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ledger import database, schema
+from ledger.database import Database, PostgresDatabase, SqliteDatabase
+from ledger.errors import LedgerBroken, LedgerError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+
+def upgrade(location: str | Path) -> tuple[int, int]:
+    """Bring a ledger to this version and restore its guards; returns the schema versions before and after.
+
+    Events keep their bytes. On a current ledger only guards that are gone or altered are put back. Raises LedgerError for
+    a ledger that is absent, another program's, newer or read-only, and LedgerBroken when guards cannot be put back.
+    """
+    base = _identify(location)
+    try:
+        return _upgrade(base), schema.VERSION
+    finally:
+        base.close()
+
+
+def _identify(location: str | Path) -> Database:
+    if database.is_postgres(location):
+        postgres = PostgresDatabase(str(location))
+        if postgres.version() is None:
+            postgres.close()
+            raise LedgerError(f"no ledger in {postgres.shown}", "record a run there to begin one, or name another")
+        return postgres
+    path = database.sqlite_path(location)
+    database.refuse_newer(database.identify_sqlite(path), str(path))
+    database.refuse_read_only(path)
+    return SqliteDatabase(path)
+
+
+def _upgrade(base: Database) -> int:
+    """Steps and guards in one transaction; returns the version that was found under the lock."""
+    import sqlalchemy
+
+    engine = _engine(base)
+    try:
+        with engine.begin() as connection:
+            before = _recorded_version(connection)
+            database.refuse_newer(before, base.shown)
+            if before < schema.VERSION:
+                _run_steps(connection)
+            _restore_guards(base, connection)
+        if base.dialect == "sqlite":
+            # A file's header is looked at before its log: move the new version there where no reader is in the way.
+            with suppress(base.driver.Error):
+                base.connect_for_upgrade().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return before
+    except sqlalchemy.exc.DBAPIError as error:
+        raise base.translate(error.orig if isinstance(error.orig, Exception) else error) from error
+    finally:
+        engine.dispose()
+
+
+def _engine(base: Database) -> Engine:
+    """An SQLAlchemy engine over one connection of ours, whose transactions begin with the ledger's write lock."""
+    import sqlalchemy
+
+    def lock(connection: Connection) -> None:
+        if base.dialect == "sqlite":
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({schema.APPEND_LOCK})")
+
+    engine = sqlalchemy.create_engine(
+        "sqlite://" if base.dialect == "sqlite" else "postgresql+psycopg://",
+        creator=base.connect_for_upgrade,
+        module=base.driver,
+        poolclass=sqlalchemy.StaticPool,
+    )
+    sqlalchemy.event.listen(engine, "begin", lock)
+    return engine
+
+
+def _recorded_version(connection: Connection) -> int:
+    (recorded,) = connection.exec_driver_sql(f"SELECT version_num FROM {schema.VERSION_TABLE}").one()
+    return int(recorded)
+
+
+def _run_steps(connection: Connection) -> None:
+    """Run the pending steps in the connection's open transaction."""
+    import alembic.command
+    import alembic.config
+
+    import migrations
+
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    alembic.command.upgrade(config, schema.revision())
+
+
+def _restore_guards(base: Database, connection: Connection) -> None:
+    """Drop and create the guards that are not as they should be, then look again.
+
+    Migrations may lose triggers without saying so (rebuilding a table drops them), so this runs at every upgrade.
+    """
+
+    def execute(sql: str) -> None:
+        connection.exec_driver_sql(sql if base.dialect == "sqlite" else database.placeholders(sql))
+
+    def select(sql: str) -> list[database.Row]:
+        return [tuple(row) for row in connection.exec_driver_sql(sql)]
+
+    wrong = base.missing_guards(select)
+    if wrong and base.dialect == "postgresql":
+        for sql in schema.POSTGRES_FUNCTIONS.values():
+            execute(sql.strip().replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1))
+    for name in wrong:
+        table = name.split("_", 1)[0]
+        execute(f"DROP TRIGGER IF EXISTS {name}" + ("" if base.dialect == "sqlite" else f" ON {table}"))
+        execute(schema.guards(base.dialect)[name])
+    left = base.missing_guards(select)
+    if left:
+        raise LedgerBroken(
+            f"ledger {base.shown}: guards could not be put back: {', '.join(left)}", "copy it with `tally db copy`"
+        )
