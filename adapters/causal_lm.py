@@ -140,6 +140,7 @@ class CausalLM:
         config = lm.read_config(checkpoint)
         _check_tokens(fed, config.get_text_config().vocab_size, options)
         dtype = lm.checkpoint_dtype(checkpoint, config)
+        transformers.utils.logging.disable_progress_bar()
         model = AutoModelForCausalLM.from_pretrained(
             checkpoint.directory,
             dtype=dtype,
