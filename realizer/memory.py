@@ -15,6 +15,7 @@ import gc
 import mmap
 import os
 import sys
+import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -151,6 +152,7 @@ class _HostRange(MemoryRange):
     def __init__(self, mapping: mmap.mmap, kind: str, requested: int, length: int, owner: str) -> None:
         self._mapping = mapping
         self._anchor: weakref.ref[ctypes.Array[ctypes.c_ubyte]] | None = None
+        self._lock = threading.Lock()
         self._freed = False
         self.kind, self.owner, self.requested, self.length, self.pinned = kind, owner, requested, length, False
         self.start = ctypes.addressof(ctypes.c_ubyte.from_buffer(mapping))
@@ -173,10 +175,11 @@ class _HostRange(MemoryRange):
     def view(self) -> memoryview:
         """Every byte of the range as a writable memoryview of format B."""
         self._check_span(0, 0)
-        anchor = self._anchor() if self._anchor is not None else None
-        if anchor is None:
-            anchor = (ctypes.c_ubyte * self.length).from_buffer(self._mapping)
-            self._anchor = weakref.ref(anchor)
+        with self._lock:  # two anchors at once would leave one of them unknown
+            anchor = self._anchor() if self._anchor is not None else None
+            if anchor is None:
+                anchor = (ctypes.c_ubyte * self.length).from_buffer(self._mapping)
+                self._anchor = weakref.ref(anchor)
         return memoryview(anchor).cast("B")
 
     def tensor(self, dtype: torch.dtype, shape: tuple[int, ...], offset: int = 0) -> torch.Tensor:
@@ -567,7 +570,7 @@ class Ranges:
         memory.free()
         self._ranges = [other for other in self._ranges if other is not memory]
 
-    def close(self) -> list[RangeInUse]:
+    def free_all(self) -> list[RangeInUse]:
         """Free every range that can be freed; the refusals for those that cannot."""
         refused = []
         for memory in list(self._ranges):

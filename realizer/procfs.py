@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from ledger.errors import TallyError
 
@@ -39,7 +40,7 @@ class Mapping:
     start: int
     end: int
     permissions: str
-    device: str
+    device: int
     inode: int
     path: str
     deleted: bool
@@ -68,12 +69,15 @@ class MappingUse:
 
 @dataclass(frozen=True)
 class Mount:
-    """One mounted filesystem: where, of which type, and whether it can be written."""
+    """One mounted filesystem: where, which folder of it, of which type, with which options of the filesystem itself."""
 
     point: str
+    root: str
+    device: int
     kind: str
     source: str
     writable: bool
+    options: frozenset[str]
 
 
 def parse_maps_line(line: str) -> Mapping:
@@ -82,7 +86,10 @@ def parse_maps_line(line: str) -> Mapping:
     start, end = (int(bound, 16) for bound in parts[0].split("-"))
     path = unescape(parts[5].rstrip("\n")) if len(parts) > 5 else ""
     deleted = path.endswith(" (deleted)")
-    return Mapping(start, end, parts[1], parts[3], int(parts[4]), path.removesuffix(" (deleted)"), deleted)
+    major, minor = (int(number, 16) for number in parts[3].split(":"))
+    return Mapping(
+        start, end, parts[1], os.makedev(major, minor), int(parts[4]), path.removesuffix(" (deleted)"), deleted
+    )
 
 
 def unescape(text: str) -> str:
@@ -92,10 +99,10 @@ def unescape(text: str) -> str:
 
 @dataclass
 class ProcFS:
-    """A view of /proc. `bytes_read` counts what was read through it: reads of /proc count in rchar too."""
+    """A view of /proc. `bytes_read` counts what this process read through any view: such reads count in rchar too."""
 
+    bytes_read: ClassVar[int] = 0
     root: Path = Path("/proc")
-    bytes_read: int = 0
     _self: int = field(default_factory=os.getpid)
 
     def text(self, *parts: str | int) -> str:
@@ -109,7 +116,7 @@ class ProcFS:
             raise Unreadable(f"{path}: {error.strerror or error}") from error
         except OSError as error:
             raise Unreadable(f"{path}: {error.strerror or error}") from error
-        self.bytes_read += len(data)
+        ProcFS.bytes_read += len(data)
         return data.decode("utf-8", "surrogateescape")
 
     def pids(self) -> list[int]:
@@ -173,8 +180,19 @@ class ProcFS:
             fields, tail = before.split(), after.split(" ")
             if len(fields) < 6 or len(tail) < 2:
                 raise Unreadable(f"{self.root}/{self._self}/mountinfo has another form than proc_pid_mountinfo(5)")
-            writable = "rw" in fields[5].split(",") and "ro" not in (tail[2].split(",") if len(tail) > 2 else ())
-            found.append(Mount(unescape(fields[4]), tail[0], unescape(tail[1]), writable))
+            options = frozenset(tail[2].split(",")) if len(tail) > 2 else frozenset()
+            major, minor = (int(number) for number in fields[2].split(":"))
+            found.append(
+                Mount(
+                    point=unescape(fields[4]),
+                    root=unescape(fields[3]),
+                    device=os.makedev(major, minor),
+                    kind=tail[0],
+                    source=unescape(tail[1]),
+                    writable="rw" in fields[5].split(",") and "ro" not in options,
+                    options=options,
+                )
+            )
         return found
 
     def mount_of(self, path: Path) -> Mount:
