@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
+from ledger.errors import LedgerBroken, LedgerError
 from realizer.cli.rendering import warn
 
 if TYPE_CHECKING:
@@ -29,10 +30,19 @@ def writable_ledger(location: str, *, create: bool = True) -> Iterator[Store]:
         try:
             yield store
         finally:
-            try:
-                pins.move_pin(store)
-            except OSError as error:
-                warn(f"the pin was not moved: {error}; set TALLY_STATE_DIR to a folder that can be written")
+            _move_pin(store)
+
+
+def _move_pin(store: Store) -> None:
+    """Move the pin; a state folder that cannot be written is said, and undoes nothing of what was recorded."""
+    from ledger import pins
+
+    try:
+        pins.move_pin(store)
+    except LedgerBroken:
+        raise
+    except LedgerError as error:
+        warn(f"{error}; a rollback to before these events will not be noticed here")
 
 
 def latecomer(
@@ -94,3 +104,10 @@ def record_verdict(store: Store, source: RunSource, judgement: Judgement) -> Rec
             judge_version=JUDGE_VERSION, verdict=judgement.verdict, assurance=judgement.assurance, codes=codes
         )
     )
+
+
+def shown_ledger(location: str) -> str:
+    """A ledger's location as it may be printed: without a password."""
+    from ledger.database import hide_password
+
+    return hide_password(location)

@@ -25,9 +25,9 @@ from realizer.cli.rendering import (
 from realizer.cli.resolving import RunSource, open_run
 
 if TYPE_CHECKING:
-    from ledger.compare import ComparedRun
     from rich.console import RenderableType
 
+    from ledger.compare import ComparedRun
     from ledger.documents import ComparisonDocument, Difference
     from ledger.reconcile import Invariant
 
@@ -145,8 +145,6 @@ def _compared(source: RunSource) -> ComparedRun:
     from ledger.compare import ComparedRun
 
     state, judgement = source.judged()
-    if source.plan is None or judgement is None:
-        raise NotFound(f"run {source.run_id} has no plan to be compared by", "compare runs that realised a plan")
     return ComparedRun(plan=source.plan, state=state, judgement=judgement)
 
 

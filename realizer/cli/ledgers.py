@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ledger.errors import NotFound, QueryError
+from realizer.cli.access import shown_ledger
 from realizer.cli.files import read_input, write_output
 from realizer.cli.options import json_option, ledger_option, output_option, pairs, refuse_two_documents
 from realizer.cli.rendering import (
@@ -185,10 +186,11 @@ def _describe(schema: bool, as_json: bool) -> None:
 
 @click.command()
 @click.option("--accept", is_flag=True, help="Take the ledger as it is now for good, after a deliberate restore.")
+@click.option("--key", metavar="NAME.pem", help="Sign the pin with this private key.")
 @output_option("the pin")
 @ledger_option
 @json_option
-def pin(accept: bool, output: str, ledger: str, as_json: bool) -> None:
+def pin(accept: bool, key: str | None, output: str, ledger: str, as_json: bool) -> None:
     """Write a checkpoint of the ledger to keep elsewhere: a later `verify --pin` proves that nothing before it changed.
 
     \b
@@ -199,14 +201,16 @@ def pin(accept: bool, output: str, ledger: str, as_json: bool) -> None:
     from ledger import pins
     from ledger.store import Store
     from realizer.cli.documents import PinDocument
+    from realizer.cli.evidence_commands import private_key
 
     refuse_two_documents(output, as_json)
+    signer = private_key(key) if key is not None else None
     with Store.open(ledger) as store:
         if accept:
             pins.accept_pin(store)
         else:
             pins.check_pin(store)
-        note, root = pins.note(store)
+        note, root = pins.note(store, signer)
         document = PinDocument(origin=store.origin, tree_size=store.size(), root=root, file=output, accepted=accept)
     write_output(output, note, "the pin")
     if as_json:
@@ -242,9 +246,12 @@ def upgrade(ledger: str, as_json: bool) -> None:
 
     before, after = run_migrations(ledger)
     if as_json:
-        emit_json({"format": "tally.upgrade/1", "ledger": ledger, "before": before, "after": after})
+        emit_json({"format": "tally.upgrade/1", "ledger": shown_ledger(ledger), "before": before, "after": after})
     else:
-        say(f"{ledger}: version {after}" + (", was current already" if before == after else f", was {before}"))
+        say(
+            f"{shown_ledger(ledger)}: version {after}"
+            + (", was current already" if before == after else f", was {before}")
+        )
 
 
 @db.command()
@@ -258,11 +265,11 @@ def backup(destination: str, ledger: str, as_json: bool) -> None:
     Example:
       tally db backup /backups/tally-2026-11-29.db
     """
-    from ledger.store import backup as write_backup
+    from ledger.maintenance import backup as write_backup
     from realizer.cli.documents import WrittenDocument
 
     write_backup(ledger, Path(destination))
-    document = WrittenDocument.of_file("backup", destination, {"ledger": ledger})
+    document = WrittenDocument.of_file("backup", destination, {"ledger": shown_ledger(ledger)})
     if as_json:
         emit_json(document)
     else:
@@ -280,32 +287,45 @@ def copy_ledger(source: str, destination: str, as_json: bool) -> None:
     Example:
       tally db copy tally.db postgresql+psycopg://tally@localhost/tally
     """
-    from ledger.store import Store, copy
+    from ledger.maintenance import copy
+    from ledger.store import Store
 
     copy(source, destination)
     with Store.open(destination) as store:
         events = store.size()
     if as_json:
-        emit_json({"format": "tally.copy/1", "source": source, "destination": destination, "events": events})
+        copied = {"source": shown_ledger(source), "destination": shown_ledger(destination), "events": events}
+        emit_json({"format": "tally.copy/1", **copied})
     else:
-        say(f"{destination}: {events} events, verified")
+        say(f"{shown_ledger(destination)}: {events} events, verified")
 
 
 @db.command("check")
 @ledger_option
 @json_option
-def check_ledger(ledger: str, as_json: bool) -> None:
-    """Say what state a ledger is in: version, guards, journal, sizes. `tally verify` checks what it holds.
+def check_ledger(ledger: str, as_json: bool) -> int:
+    """Say what state a ledger is in: version, guards, journal, sizes. Exit 1 when something should be repaired.
+
+    `tally verify` checks what it holds.
 
     \b
     Example:
       tally db check
     """
-    from ledger.store import check
+    from ledger.maintenance import check
     from realizer.cli.documents import LedgerCheckDocument
 
     found = check(ledger)
     if as_json:
-        emit_json(LedgerCheckDocument(ledger=ledger, facts=found))
+        emit_json(LedgerCheckDocument(ledger=shown_ledger(ledger), facts=found))
     else:
-        show(facts((name, json_value(value)) for name, value in found.items()))
+        show(facts((name, _fact(name, value)) for name, value in found.items()))
+    if found.get("integrity", "ok") != "ok":
+        return 4
+    return 1 if found["problems"] else 0
+
+
+def _fact(name: str, value: object) -> str:
+    if isinstance(value, int) and name.endswith("bytes"):
+        return size(value)
+    return "; ".join(map(str, value)) or "none" if isinstance(value, list) else json_value(value)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from ledger.errors import PlanError
+from ledger.errors import NotFound, PlanError
 from realizer.cli.files import read_input, replacing, write_output
-from realizer.cli.options import json_option, ledger_option, output_option, refuse_two_documents
+from realizer.cli.options import json_option, ledger_option, output_option, pairs, refuse_two_documents
 from realizer.cli.rendering import (
     cell,
     emit_json,
@@ -18,7 +19,7 @@ from realizer.cli.rendering import (
     inert,
     joined,
     json_value,
-    progress_bar,
+    progress_bars,
     say,
     show,
     size,
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ledger.plan import Plan
+    from realizer.adapter import Adapter
+    from realizer.checkpoint import Checkpoint
     from realizer.cli.documents import PlanSummaryDocument
+    from realizer.drafting import DraftOptions
 
 WIDE = 110
 """Columns from which on the representation gets a column of its own."""
@@ -59,8 +63,19 @@ def plan() -> None:
 @click.argument("model", required=False)
 @click.option("--revision", metavar="R", help="The model's revision: a commit of the hub's repository.")
 @click.option("--adapter", metavar="NAME", help="The adapter that realises it; without it the first that can.")
-@click.option("--device", metavar="D", default=None, help="Where it is to run: cpu, cuda:0, ... (default: cpu).")
-@click.option("--staging", type=click.Choice(["full", "streamed"]), default=None, help="How weights pass through host.")
+@click.option("--device", metavar="D", default="cpu", show_default=True, help="Where it is to run: cpu, cuda:0, ...")
+@click.option(
+    "--staging",
+    type=click.Choice(["full", "streamed"]),
+    default="full",
+    show_default=True,
+    help="Weights pass through host memory all at once, or through a small window.",
+)
+@click.option("--option", "options", multiple=True, metavar="K=V", help="An option of the adapter's; repeatable.")
+@click.option("--repetitions", type=click.IntRange(min=0), help="How often decode is repeated.")
+@click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance of decode, in place of exact.")
+@click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance of decode, in place of exact.")
+@click.option("--hash-files", is_flag=True, help="Bind the checkpoint files' SHA-256 digests too (reads them whole).")
 @click.option("--published", metavar="NAME", help="Rebuild a published plan of the adapter; it comes out frozen.")
 @output_option("the draft")
 @json_option
@@ -68,8 +83,13 @@ def draft(
     model: str | None,
     revision: str | None,
     adapter: str | None,
-    device: str | None,
-    staging: str | None,
+    device: str,
+    staging: Literal["full", "streamed"],
+    options: tuple[str, ...],
+    repetitions: int | None,
+    atol: float | None,
+    rtol: float | None,
+    hash_files: bool,
     published: str | None,
     output: str,
     as_json: bool,
@@ -81,23 +101,38 @@ def draft(
     \b
     Examples:
       tally plan draft ./my-model -o draft.json
-      tally plan draft HuggingFaceTB/SmolLM2-135M-Instruct --revision 12fd25f -o draft.json
+      tally plan draft HuggingFaceTB/SmolLM2-135M-Instruct -o draft.json
+      tally plan draft ./my-model --option max_cache_length=512 -o draft.json
       tally plan draft --adapter ADAPTER --published NAME -o plan.json
     """
     refuse_two_documents(output, as_json)
-    data = _published(adapter, published, model) if published else _drafted(model, revision, adapter, device, staging)
+    if published is not None:
+        data = _published(adapter, published, model)
+    elif model is None:
+        raise click.UsageError("Missing argument 'MODEL': a checkpoint directory or a repository of the hub")
+    else:
+        from realizer.drafting import DraftOptions
+
+        chosen = DraftOptions(
+            device=device,
+            staging=staging,
+            adapter_options=pairs(options, "--option"),
+            atol=atol,
+            rtol=rtol,
+            hash_files=hash_files,
+        )
+        if repetitions is not None:
+            chosen = replace(chosen, repetitions=repetitions)
+        data = _drafted(model, revision, adapter, chosen)
     write_output(output, data, "the plan")
     made = _parsed(data, "the drafted plan")
     if as_json:
         emit_json(_summary(made))
-        return
-    if output != "-":
+    elif output != "-":
         total = sum(m.expected_bytes for m in made.document.materializations if m.persistence == "persistent")
         state = "frozen" if made.frozen else "a draft"
-        say(
-            f"{output}: {state}, {len(made.document.materializations)} materializations, "
-            f"{size(total)} to stay; next: {_next_step(made, output)}"
-        )
+        count = len(made.document.materializations)
+        say(f"{output}: {state}, {count} materializations, {size(total)} to stay; next: {_next_step(made, output)}")
 
 
 def _parsed(data: bytes, what: str) -> Plan:
@@ -126,17 +161,35 @@ def _published(adapter: str | None, published: str, model: str | None) -> bytes:
     return data
 
 
-def _drafted(
-    model: str | None, revision: str | None, adapter: str | None, device: str | None, staging: str | None
-) -> bytes:
-    if model is None:
-        raise click.UsageError("Missing argument 'MODEL': a checkpoint directory or a repository of the hub")
+def _drafted(model: str, revision: str | None, adapter: str | None, options: DraftOptions) -> bytes:
     from realizer.checkpoint import open_checkpoint
     from realizer.drafting import draft_plan
+    from realizer.environment import observe_environment
 
-    with progress_bar(f"fetching {model}"):
-        checkpoint = open_checkpoint(model, revision)
-    return draft_plan(checkpoint, adapter=adapter, device=device or "cpu", staging=staging or "full")
+    checkpoint = open_checkpoint(model, revision)
+    chosen = _adapter(adapter, checkpoint)
+    with progress_bars() as progress:
+        return draft_plan(checkpoint, chosen, observe_environment(), options, source=model, progress=progress)
+
+
+def _adapter(name: str | None, checkpoint: Checkpoint) -> type[Adapter]:
+    """The adapter of that name, or the first that supports the checkpoint.
+
+    Raises NotFound saying why each refused: the first key that does not map, or another kind of model.
+    """
+    from realizer.adapter import adapter_names, load_adapter
+
+    refusals = []
+    for candidate in [name] if name is not None else adapter_names():
+        found = load_adapter(candidate)
+        why = found.unsupported(checkpoint)
+        if why is None:
+            return found
+        refusals.append(f"{candidate}: {why}")
+    raise NotFound(
+        f"no adapter can realise this checkpoint ({'; '.join(refusals) or 'none is installed'})",
+        "install or write an adapter for this kind of model",
+    )
 
 
 @plan.command()
@@ -159,7 +212,7 @@ def freeze(draft: str, reference: str | None, note: str | None, output: str, led
     from ledger.events import PlanFrozen, read_event, uuid7
     from ledger.plan import freeze as seal
     from ledger.plan_checks import check_plan
-    from realizer.cli.access import latecomer, writable_ledger
+    from realizer.cli.access import latecomer, shown_ledger, writable_ledger
     from realizer.cli.documents import AppendedDocument
 
     refuse_two_documents(output, as_json)
@@ -186,7 +239,9 @@ def freeze(draft: str, reference: str | None, note: str | None, output: str, led
             AppendedDocument(run_id=event.run_id, type=event.type, position=recorded.position, hash=recorded.hash)
         )
     elif output != "-":
-        say(f"{output}: {frozen.computed_digest} {done}, event at position {recorded.position} of {ledger}")
+        say(
+            f"{output}: {frozen.computed_digest} {done}, event at position {recorded.position} of {shown_ledger(ledger)}"
+        )
 
 
 @plan.command("show")

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from ledger.errors import LedgerBroken, NotFound
 
 if TYPE_CHECKING:
-    from ledger.fold import RunState
-    from ledger.store import Store
-
     from ledger.events import Event, Recorded
+    from ledger.fold import RunState
     from ledger.plan import Plan
     from ledger.reconcile import Judgement
+    from ledger.store import Store
 
 RUN_ID_PREFIX = re.compile(r"[0-9a-f-]+|@.*")
 
@@ -43,7 +42,6 @@ class RunSource:
     def judged(self) -> tuple[RunState, Judgement | None]:
         """The folded state, and the judgement; null for a run without a plan (a witness)."""
         from ledger.fold import fold
-
         from ledger.reconcile import judge
 
         state = fold(self.events())
@@ -106,13 +104,13 @@ def plan_of(store: Store, run_id: str) -> Plan | None:
 
 def from_evidence(name: str) -> RunSource:
     """A run out of an evidence file. Its form and chain are checked here; signature and proofs are `verify`'s."""
-    from ledger.evidence import open_evidence
-    from ledger.fold import fold
-
     from realizer.cli.files import read_input
 
     if not Path(name).exists():
         raise NotFound(f"no such file: {name!r}", "a run is a full id, a unique prefix, @latest, or an evidence file")
+    from ledger.evidence import open_evidence
+    from ledger.fold import fold
+
     evidence = open_evidence(read_input(name, "evidence"))
     blobs = dict(evidence.blobs)
     return RunSource(

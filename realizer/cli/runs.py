@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ledger.errors import NotFound, TallyError
+from realizer.cli.access import shown_ledger
 from realizer.cli.options import json_option, ledger_option, run_argument
 from realizer.cli.rendering import (
     OUTCOME_STYLES,
@@ -36,9 +37,8 @@ def runs(limit: int | None, ledger: str, as_json: bool) -> None:
       tally runs
       tally runs -n 5 --json
     """
-    from ledger.store import Store
-
     from ledger.documents import RunsDocument
+    from ledger.store import Store
 
     with Store.open(ledger) as store:
         found = store.runs()
@@ -48,7 +48,7 @@ def runs(limit: int | None, ledger: str, as_json: bool) -> None:
         emit_json(RunsDocument(runs=found))
         return
     if not found:
-        say(f"no runs in {ledger}; `tally realize PLAN` makes one")
+        say(f"no runs in {shown_ledger(ledger)}; `tally realize PLAN` makes one")
         return
     shown = SHORTEST_PREFIX if on_terminal() else None
     ids = [run.run_id for run in found]
@@ -119,10 +119,11 @@ def weights(run: str, ledger: str, as_json: bool) -> None:
     import json
 
     from ledger.canonical import decode
+    from ledger.fold import fold
 
     rows: list[dict[str, object]] = []
     with open_run(run, ledger) as source:
-        for materialization_id, observed in source.judged()[0].materializations.items():
+        for materialization_id, observed in fold(source.events()).materializations.items():
             for event in observed.observed[-1:]:
                 if event.body.tensors_blob is None:
                     continue

@@ -29,7 +29,7 @@ CHECK_STYLES = {"ok": "green", "failed": "bold red", "not-checked": "dim"}
 
 @click.command()
 @click.argument("file", required=False)
-@click.option("--key", metavar="NAME.pub", help="The public key that must have signed the evidence.")
+@click.option("--key", metavar="NAME.pub", help="The public key that must have signed the evidence, or the pin.")
 @click.option("--pin", "pin", metavar="PIN", help="A checkpoint kept elsewhere that must still hold.")
 @click.option(
     "--ledger",
@@ -105,15 +105,23 @@ def _is_ledger(file: str) -> bool:
 
 def _verified_ledger(file: str | None, wanted: Wanted) -> VerificationDocument:
     from ledger.audit import verify_ledger
+    from ledger.keys import load_public
 
     if file is not None and wanted.ledger is not None:
         raise click.UsageError("FILE is a ledger itself: leave --ledger out")
-    for option in ("key", "challenge", "require", "policy"):
+    for option in ("challenge", "require", "policy"):
         if getattr(wanted, option) is not None:
             raise click.UsageError(f"--{option} is for evidence files; a ledger is anchored by --pin")
+    if wanted.key is not None and wanted.pin is None:
+        raise click.UsageError("for a ledger --key is the key that signed the pin: give --pin too")
     location = file or wanted.ledger or os.environ.get("TALLY_LEDGER") or DEFAULT_LEDGER
     with progress_bar("verifying", unit="events") as progress:
-        return verify_ledger(location, pin=Path(wanted.pin) if wanted.pin else None, progress=progress)
+        return verify_ledger(
+            location,
+            pin=Path(wanted.pin) if wanted.pin else None,
+            progress=progress,
+            public_key=load_public(Path(wanted.key)) if wanted.key else None,
+        )
 
 
 def _verified_evidence(file: str, wanted: Wanted) -> VerificationDocument:

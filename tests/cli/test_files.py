@@ -1,0 +1,71 @@
+"""Files that commands write: all of them or nothing, through links, and never in place of a device."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from ledger.errors import TallyError
+from realizer.cli.files import read_input, replacing, write_output
+
+
+def test_a_file_is_replaced_as_a_whole_and_links_are_followed(tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    write_output(str(link), b"new", "the file")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "target"]
+
+
+def test_the_file_has_the_mode_that_the_umask_leaves(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_output(str(tmp_path / "file"), b"x", "the file")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o640
+
+
+def test_an_error_while_writing_leaves_what_was_there(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"old")
+
+    def fail() -> None:
+        with replacing(str(target), "the file") as scratch:
+            scratch.write_bytes(b"half")
+            raise TallyError("no")
+
+    with pytest.raises(TallyError, match="no"):
+        fail()
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_output(str(pipe), b"data", "the file")
+        assert os.read(reader, 10) == b"data"
+        assert stat.S_ISFIFO(pipe.stat().st_mode)
+    finally:
+        os.close(reader)
+
+
+@pytest.mark.parametrize("name", ["absent/file", "."])
+def test_what_cannot_be_written_is_said_in_one_line(tmp_path: Path, name: str) -> None:
+    with pytest.raises(TallyError, match="the file cannot be written") as raised:
+        write_output(str(tmp_path / name), b"x", "the file")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["absent", "."])
+def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path, name: str) -> None:
+    with pytest.raises(TallyError, match="cannot be read"):
+        read_input(str(tmp_path / name), "plan")
