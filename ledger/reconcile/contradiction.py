@@ -1,0 +1,73 @@
+"""What a witness saw of a run, laid beside what the run's own probes say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ledger.documents import Finding
+from ledger.fold import RunState
+from ledger.plan import Plan
+from ledger.reconcile.catalogue import finding
+from ledger.reconcile.reading import known, number, shown
+
+COMPARED = ("tree_sum", "rss_anon", "rss_shmem", "checkpoint_mappings")
+"""Figures of the process tree that both sides take at a sample of the same label (bytes)."""
+
+CODE = "materialization.claim-contradicted"
+
+
+def witness_contradictions(plan: Plan, state: RunState, witness: RunState) -> Iterator[Finding]:
+    """Where the witness saw something else: of a materialization, of the tree's memory at one label, of accesses.
+
+    Memory is compared within the plan's noise, since the two do not look at the same instant. Sequences of the witness's
+    own run stand in `observed`.
+    """
+    by = witness.run_id or "a witness"
+    for name, seen in sorted(witness.materializations.items()):
+        own = state.materializations.get(name)
+        if not seen.observed or own is None or not own.observed:
+            continue
+        theirs, ours = seen.observed[-1], own.observed[-1]
+        for fact in ("memory_resource_id", "representation", "bytes", "live"):
+            left, right = getattr(ours.body, fact), getattr(theirs.body, fact)
+            tolerance = plan.materializations[name].tolerance_bytes if name in plan.materializations else None
+            if not known(left) or not known(right) or left.value == right.value:
+                continue
+            if fact == "bytes" and abs(left.value - right.value) <= (tolerance or 0):
+                continue
+            yield finding(
+                CODE,
+                name,
+                expected={fact: shown(left)},
+                observed={fact: shown(right), "witness": by, "sequence": theirs.sequence},
+                events=[ours.sequence],
+            )
+    for label in sorted(set(state.samples) & set(witness.samples)):
+        mine, other = state.sample(label), witness.sample(label)
+        if mine is None or other is None:
+            continue
+        for key in COMPARED:
+            left, right = number(mine.body.process.get(key)), number(other.body.process.get(key))
+            if left is not None and right is not None and abs(left - right) > plan.host_noise_bytes:
+                yield finding(
+                    CODE,
+                    f"{label}.{key}",
+                    expected=left,
+                    observed={key: right, "witness": by, "sequence": other.sequence},
+                    events=[mine.sequence],
+                )
+    claimed, seen_by_witness = state.watch.get("tree_accesses"), witness.watch.get("tree_accesses")
+    if (
+        claimed is not None
+        and claimed.high is not None
+        and seen_by_witness is not None
+        and seen_by_witness.high is not None
+    ):
+        if seen_by_witness.high.value > claimed.high.value:
+            yield finding(
+                CODE,
+                "checkpoint",
+                expected={"tree_accesses": claimed.high.value},
+                observed={"tree_accesses": seen_by_witness.high.value, "witness": by},
+                events=[claimed.high.sequence],
+            )

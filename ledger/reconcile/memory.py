@@ -1,0 +1,371 @@
+"""Family `memory`: no hidden copy lives, nothing unexplained is held, and what was staged went back to the system.
+
+Two questions stay apart. Who owns live state: live owners decide mirror and unplanned. Who holds pages: ownerless pages
+decide give-back and what is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ledger.documents import Finding
+from ledger.fold import ReclamationState, RunState, Seen
+from ledger.plan import Plan
+from ledger.reconcile.accounting import (
+    account,
+    has_device,
+    named,
+    reported_unplanned,
+    transient_peak,
+)
+from ledger.reconcile.catalogue import Invariant, declare, finding
+from ledger.reconcile.peak import peaks
+from ledger.reconcile.reading import (
+    FINAL_LABELS,
+    census_at,
+    known,
+    number,
+    place_of,
+    places,
+    spread,
+    transient,
+)
+from ledger.reconcile.residue import device_residues, host_growth
+
+MEMORY: list[Invariant] = []
+
+TREE_CLASSES = ("rss_anon", "rss_shmem", "vm_swap", "hugetlb", "tree_sum")
+TREE_MAPPINGS = ("checkpoint_mappings", "new_file_mappings", "new_tmpfs_files")
+
+
+@declare(MEMORY, "memory.unplanned-persistent")
+def no_unplanned_state_lives(plan: Plan, state: RunState) -> Iterator[Finding]:
+    """At the end no live storage stands without an owner that plan and events name, on a device or under another name,
+    and no adapter reports unplanned bytes.
+
+    What nobody planned takes memory that nobody accounted for. (Ownerless host storages are the host mirror.)
+    """
+    allowed = plan.document.memory_expectations.unplanned_persistent_bytes
+    for label in FINAL_LABELS:
+        at = census_at(state, label)
+        if at is None:
+            continue
+        seen, census = at
+        live: dict[str, int | float] = {
+            owner: value
+            for owner, figure in census.by_owner.items()
+            if not named(plan, state, owner) and (value := number(figure))
+        }
+        ownerless = number(census.unowned_device_bytes)
+        if ownerless:
+            live["no owner, on a device"] = ownerless
+        if sum(live.values()) > allowed:
+            yield finding(
+                "memory.unplanned-persistent",
+                label,
+                expected=allowed,
+                observed=dict(sorted(live.items())),
+                events=[seen.sequence],
+            )
+    reported = reported_unplanned(state)
+    if sum(reported.values()) > allowed:
+        yield finding(
+            "memory.unplanned-persistent",
+            "reported",
+            expected=allowed,
+            observed=reported,
+            events=[seen.sequence for name in reported for seen in state.materializations[name].realized[:1]],
+        )
+    for name, found in sorted(state.materializations.items()):
+        for said, event in found.said.get("unplanned_bytes", {}).items():
+            if said.trust == "unknown":
+                yield finding(
+                    "memory.unplanned-persistent",
+                    name,
+                    expected=allowed,
+                    observed="reported as not known",
+                    events=[event],
+                    unknown=True,
+                )
+
+
+@declare(MEMORY, "memory.host-mirror")
+def no_host_mirror_lives(plan: Plan, state: RunState) -> Iterator[Finding]:
+    """After the last decode and at the end, no host storage lives outside what the plan declares, and no mapping of a
+    checkpoint file is resident.
+
+    A resident copy never needs a persistent host copy; a framework that keeps its file mapped keeps one all the same.
+    """
+    allowed = plan.document.memory_expectations.unexplained_persistent_host_mirror_bytes
+    for label in FINAL_LABELS:
+        seen = state.sample(label)
+        if seen is None:
+            continue
+        census = seen.body.census
+        figures = {
+            "unowned_host_bytes": number(census.unowned_host_bytes) if census is not None else None,
+            "checkpoint_mappings": number(seen.body.process.get("checkpoint_mappings")),
+        }
+        live: dict[str, object] = {what: value for what, value in figures.items() if value}
+        if sum(value or 0 for value in figures.values()) > allowed:
+            if seen.body.mapped_files:
+                live["files"] = sorted(seen.body.mapped_files)[:16]
+            yield finding("memory.host-mirror", label, expected=allowed, observed=live, events=[seen.sequence])
+
+
+@declare(MEMORY, "memory.mirror-unknown")
+def host_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
+    """Baseline, the sample after decode and the closing one were taken and readable, and what the process tree grew by is
+    explained by live owners, within the plan's noise.
+
+    Pages that no owner explains may be a copy that no census sees: a map of a scratch file, a child process, a file in
+    memory.
+    """
+    baseline = state.sample("baseline")
+    gaps = _gaps(baseline, TREE_CLASSES, census=False)
+    if gaps:
+        yield finding(
+            "memory.mirror-unknown",
+            "baseline",
+            expected="measured",
+            observed=gaps,
+            events=[baseline.sequence if baseline else None],
+        )
+    for label in FINAL_LABELS:
+        seen = state.sample(label)
+        gaps = _gaps(seen, TREE_CLASSES + TREE_MAPPINGS, census=True)
+        if gaps:
+            yield finding(
+                "memory.mirror-unknown",
+                label,
+                expected="measured",
+                observed=gaps,
+                events=[seen.sequence if seen else None],
+            )
+        growth = host_growth(plan, state, label)
+        if growth is not None and seen is not None and growth.unexplained > plan.host_noise_bytes:
+            yield finding(
+                "memory.mirror-unknown",
+                f"{label} growth",
+                expected=f"at most {plan.host_noise_bytes}",
+                observed=growth._asdict(),
+                events=[baseline.sequence if baseline else None, seen.sequence],
+            )
+
+
+def _gaps(seen: Seen | None, keys: tuple[str, ...], *, census: bool) -> dict[str, str]:  # type: ignore[type-arg]
+    """What of a sample is not known."""
+    if seen is None:
+        return {"sample": "not recorded"}
+    gaps = {key: "not known" for key in keys if not known(seen.body.process.get(key))}
+    if census:
+        taken = seen.body.census
+        if taken is None:
+            gaps["census"] = "not recorded"
+        else:
+            figures = {
+                "unowned_host_bytes": taken.unowned_host_bytes,
+                "unowned_host_storages": taken.unowned_host_storages,
+                **{f"owner {owner}": figure for owner, figure in taken.by_owner.items()},
+                **{f"evidence {role}": figure for role, figure in taken.evidence_host_by_role.items()},
+            }
+            gaps |= {name: "not known" for name, figure in figures.items() if not known(figure)}
+    return gaps
+
+
+@declare(MEMORY, "memory.device-residue-unknown")
+def device_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
+    """What a device holds more than at the baseline is explained by live owners, within the plan's unattributed bytes.
+
+    Where the plan uses a device, its allocator was read at the baseline, after decode and at the end. Residue that no
+    owner explains is reported, never dropped.
+    """
+    for label in FINAL_LABELS:
+        residues = device_residues(plan, state, label)
+        seen = state.sample(label)
+        events = [seen.sequence if seen else None]
+        if residues is None:
+            if has_device(plan):
+                yield finding(
+                    "memory.device-residue-unknown", label, expected="measured", observed="not known", events=events
+                )
+            continue
+        for device, figures in sorted(residues.items()):
+            if figures.unexplained is None:
+                yield finding(
+                    "memory.device-residue-unknown",
+                    f"{label} {device}",
+                    expected="measured",
+                    observed="not known",
+                    events=events,
+                )
+            elif figures.unexplained > plan.unattributed_bytes:
+                yield finding(
+                    "memory.device-residue-unknown",
+                    f"{label} {device}",
+                    expected=f"at most {plan.unattributed_bytes}",
+                    observed=figures._asdict(),
+                    events=events,
+                )
+
+
+@declare(MEMORY, "memory.peak-exceeded")
+def peaks_stay_within_the_plan(plan: Plan, state: RunState) -> Iterator[Finding]:
+    """Over time, as the events order it, what is live on a Memory Resource and on what is carved from it stays within its
+    capacity, and what is transient within the peak that the plan expects.
+
+    The same holds for the host's measured peak, within the plan's noise. A plan that fits at the end may not fit on the
+    way there.
+    """
+    for name, peak in sorted(peaks(plan, state, state.materializations).items()):
+        resource = plan.memory_resources.get(name)
+        if resource is not None and peak.bytes > resource.capacity_bytes:
+            yield finding(
+                "memory.peak-exceeded",
+                name,
+                expected=f"at most {resource.capacity_bytes}",
+                observed=peak.bytes,
+                events=[peak.sequence],
+            )
+    expected = plan.document.memory_expectations.transient_peak_bytes or {}
+    passing = [item.id for item in transient(plan)]
+    passing += [name for name in state.materializations if name not in plan.materializations]
+    accounted = peaks(plan, state, passing)
+    for name, limit in sorted(expected.items()):
+        live = accounted.get(name)
+        if live is not None and live.bytes > limit:
+            yield finding(
+                "memory.peak-exceeded",
+                f"{name} transient",
+                expected=f"at most {limit}",
+                observed=live.bytes,
+                events=[live.sequence],
+            )
+        resource = plan.memory_resources.get(name)
+        if resource is None or resource.kind != "system-ram":
+            continue
+        measured = transient_peak(plan, state)
+        value = number(measured)
+        if value is None:
+            yield finding(
+                "memory.peak-exceeded",
+                f"{name} measured",
+                expected=f"at most {limit}",
+                observed=measured.detail,
+                unknown=True,
+            )
+        elif value > limit + plan.host_noise_bytes:
+            yield finding(
+                "memory.peak-exceeded",
+                f"{name} measured",
+                expected=f"at most {limit}, give or take {plan.host_noise_bytes}",
+                observed=value,
+            )
+
+
+@declare(MEMORY, "memory.not-reclaimed")
+def staging_went_back(plan: Plan, state: RunState) -> Iterator[Finding]:
+    """After the release, and after the last decode, staging went back to the operating system: its region is gone, or the
+    process tree shrank by at least the planned share of it.
+
+    A region gone settles private memory. For shared memory somebody else may still hold the pages, so that the ratio is
+    asked too. Freed in a framework's eyes is not given back.
+    """
+    for planned in transient(plan):
+        found = state.materializations.get(planned.id)
+        if found is None or not found.released:
+            continue
+        resource = plan.memory_resources.get(place_of(plan, state, planned.id) or planned.memory_resource_id)
+        private = resource is None or resource.kind == "system-ram"
+        for phase, reclaimed in sorted(found.reclamations.items()):
+            mapped = reclaimed.region_mapped
+            gone = mapped.high is not None and mapped.high.value == 0 and mapped.unknown is None
+            ratio = _lowest_ratio(reclaimed, found.bytes_before.high.value if found.bytes_before.high else None)
+            if ratio is None or (gone and private) or ratio >= plan.host_give_back_ratio:
+                continue
+            yield finding(
+                "memory.not-reclaimed",
+                f"{planned.id} {phase}",
+                expected=f"at least {plan.host_give_back_ratio} of the staging bytes",
+                observed={"ratio": ratio, "region_mapped": spread(mapped), "given_back": spread(reclaimed.given_back)},
+                events=[*places(reclaimed.ratio), *places(reclaimed.given_back)],
+            )
+
+
+def _lowest_ratio(reclaimed: ReclamationState, staged: int | float | None) -> float | None:
+    """The lower of the recorded ratio and the one that the recorded tree sums give."""
+    ratios = [reclaimed.ratio.low.value] if reclaimed.ratio.low is not None else []
+    if reclaimed.given_back.low is not None and staged:
+        ratios.append(reclaimed.given_back.low.value / staged)
+    return min(ratios) if ratios else None
+
+
+@declare(MEMORY, "memory.reclaim-unknown")
+def giving_back_was_measured(plan: Plan, state: RunState) -> Iterator[Finding]:
+    """For each released staging, samples around the release and the reclamation after it and after the last decode were
+    taken, with region, tree and ratio readable.
+
+    Where a cgroup holds the tree alone, its own figures fell as well. Machine-wide figures swing with other processes and
+    are never judged.
+    """
+    for planned in transient(plan):
+        found = state.materializations.get(planned.id)
+        if found is None or not found.released:
+            continue
+        unknown: dict[str, object] = {}
+        events: list[int | None] = [found.released[0].sequence]
+        for phase in ("after-release", "after-decode"):
+            reclaimed = found.reclamations.get(phase)
+            if reclaimed is None:
+                unknown[phase] = "not recorded"
+                continue
+            figures = {
+                "region_mapped": reclaimed.region_mapped,
+                "tree": reclaimed.given_back,
+                "ratio": reclaimed.ratio,
+            }
+            gaps = [what for what, extremes in figures.items() if extremes.unknown is not None]
+            if gaps:
+                unknown[phase] = gaps
+                events.append(reclaimed.first.sequence if reclaimed.first else None)
+        for label in ("before-release", "after-release"):
+            if state.sample(f"{label}:{planned.id}") is None:
+                unknown[f"{label} sample"] = "not recorded"
+        unknown |= _own_cgroup(plan, state, planned.id, found.bytes_before.high.value if found.bytes_before.high else 0)
+        if unknown:
+            yield finding("memory.reclaim-unknown", planned.id, expected="measured", observed=unknown, events=events)
+
+
+def _own_cgroup(plan: Plan, state: RunState, name: str, staged: int | float) -> dict[str, object]:
+    """What the figures of a cgroup that holds the tree alone leave in doubt."""
+    before, after = state.sample(f"before-release:{name}"), state.sample(f"after-release:{name}")
+    if before is None or after is None or not staged:
+        return {}
+    sums = []
+    for seen in (before, after):
+        group = seen.body.cgroup
+        parts = [number(group.get(key)) for key in ("anon", "shmem")]
+        if number(group.get("exclusive")) != 1 or any(part is None for part in parts):
+            return {}
+        sums.append(sum(part or 0 for part in parts))
+    ratio = (sums[0] - sums[1]) / staged
+    return {"cgroup ratio": ratio} if ratio < plan.host_give_back_ratio else {}
+
+
+@declare(MEMORY, "memory.expectation-mismatch")
+def figures_are_the_expected_ones(plan: Plan, state: RunState) -> Iterator[Finding]:
+    """Optional persistent, unplanned and mirrored bytes are exactly those that the plan expects.
+
+    A plan that expects a figure is wrong about the run when another comes out, also a smaller one. A figure that is not
+    known is unknown by its own code.
+    """
+    accounting = account(plan, state)
+    expectations = plan.document.memory_expectations
+    for what, expected, figure in (
+        ("persistent_optional", expectations.persistent_optional_bytes, accounting.persistent_optional),
+        ("unplanned_persistent", expectations.unplanned_persistent_bytes, accounting.unplanned_persistent),
+        ("host_mirror", expectations.unexplained_persistent_host_mirror_bytes, accounting.host_mirror),
+    ):
+        value = number(figure)
+        if value is not None and value != expected:
+            yield finding("memory.expectation-mismatch", what, expected=expected, observed=value)

@@ -1,0 +1,91 @@
+"""What host and devices hold beyond the baseline, and how much of it live owners explain."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ledger.events import Census, MemorySampled
+from ledger.fold import RunState
+from ledger.plan import Plan
+from ledger.reconcile.accounting import EVIDENCE_PREFIX
+from ledger.reconcile.reading import census_at, is_host, number, place_of
+
+
+class Growth(NamedTuple):
+    """Bytes that the process tree holds more than at the baseline, what live owners explain, and what is left."""
+
+    grown: int | float
+    explained: int | float
+    unexplained: int | float
+
+
+def host_growth(plan: Plan, state: RunState, label: str) -> Growth | None:
+    """Growth of the process tree at that sample; null where a figure that it needs is not known."""
+    baseline, at = state.sample("baseline"), census_at(state, label)
+    if baseline is None or at is None:
+        return None
+    seen, census = at
+    before, now = number(baseline.body.process.get("tree_sum")), number(seen.body.process.get("tree_sum"))
+    if before is None or now is None:
+        return None
+    explained = sum(number(figure) or 0 for figure in census.evidence_host_by_role.values())
+    for owner, figure in census.by_owner.items():
+        if is_host(plan, place_of(plan, state, owner)):
+            explained += number(figure) or 0
+    return Growth(now - before, explained, now - before - explained)
+
+
+class Residue(NamedTuple):
+    """Bytes that one device holds more than at the baseline, by its allocator and by the driver's view of the process,
+    what live owners explain, and the larger rest; null where the allocator was not read."""
+
+    allocated: int | float | None
+    process: int | float | None
+    explained: int | float
+    unexplained: int | float | None
+
+
+def device_residues(plan: Plan, state: RunState, label: str) -> dict[str, Residue] | None:
+    """Device -> residue at that sample; null where no device was sampled or the census is missing or not known."""
+    baseline, at = state.sample("baseline"), census_at(state, label)
+    if baseline is None or at is None:
+        return None
+    seen, census = at
+    devices = sorted(
+        key.removesuffix(".allocated") for key in (*baseline.body.cuda, *seen.body.cuda) if key.endswith(".allocated")
+    )
+    if not devices or number(census.unowned_device_bytes) is None:
+        return None
+    owned = _owned_by_device(plan, state, census, sorted(set(devices)))
+    return {device: _residue(baseline.body, seen.body, device, owned.get(device, 0)) for device in sorted(set(devices))}
+
+
+def _residue(before: MemorySampled, now: MemorySampled, device: str, owned: int | float) -> Residue:
+    allocated = _grown(before, now, f"{device}.allocated")
+    process, reserved = _grown(before, now, f"{device}.process"), _grown(before, now, f"{device}.reserved")
+    if allocated is None:
+        return Residue(None, process, owned, None)
+    unexplained = allocated - owned
+    if process is not None and reserved is not None:
+        # What the driver sees beyond the allocator's pool, less owned ranges that did not come from that pool.
+        unexplained = max(unexplained, process - reserved - max(owned - allocated, 0))
+    return Residue(allocated, process, owned, unexplained)
+
+
+def _grown(before: MemorySampled, now: MemorySampled, key: str) -> int | float | None:
+    first, then = number(before.cuda.get(key)), number(now.cuda.get(key))
+    return None if first is None or then is None else then - first
+
+
+def _owned_by_device(plan: Plan, state: RunState, census: Census, devices: list[str]) -> dict[str, int | float]:
+    """Live bytes of planned and named owners on each device: by the space of their ranges, else on the only device."""
+    owned: dict[str, int | float] = {}
+    for owner, figure in census.by_owner.items():
+        found = state.materializations.get(owner)
+        if owner.startswith(EVIDENCE_PREFIX) or is_host(plan, place_of(plan, state, owner)):
+            continue
+        ranges = found.observed[-1].body.ranges if found is not None and found.observed else []
+        device = ranges[0].space if ranges else devices[0] if len(devices) == 1 else None
+        if device is not None:
+            owned[device] = owned.get(device, 0) + (number(figure) or 0)
+    return owned
