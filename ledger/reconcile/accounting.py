@@ -96,7 +96,7 @@ def unplanned_persistent(plan: Plan, state: RunState, label: str) -> Measurement
     return counted if value is None or not reported else stated(value + reported, "bytes", method, source="declared")
 
 
-def reported_unplanned(state: RunState) -> dict[str, int]:
+def reported_unplanned(state: RunState) -> dict[str, int | float]:
     """Materialization -> unplanned bytes above zero that an adapter reports to keep besides it."""
     return {
         name: said.value

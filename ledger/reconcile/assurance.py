@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.events import Assurance
+from ledger.events import Assurance, MaterializationObserved
 from ledger.fold import MaterializationState, RunState, trust
 from ledger.plan import Plan
 from ledger.reconcile.reading import persistent, planned_in_order
@@ -24,16 +24,19 @@ def assurance_of(found: MaterializationState) -> Assurance:
     digests were measured as well and agree, else `declared`."""
     if not found.observed:
         return "declared"
-    verified = True
     for seen in found.observed:
         body = seen.body
         facts = (body.memory_resource_id, body.representation, body.bytes, body.storages, body.tensors, body.live)
         if any(trust(measurement) != "observed" for measurement in facts):
             return "declared"
-        source, resident = body.source_digest, body.resident_digest
-        if source is None or resident is None or trust(source) != "observed" or trust(resident) != "observed" or source.value != resident.value:
-            verified = False
-    return "content-verified" if verified else "observed"
+    return "content-verified" if all(_verified(seen.body) for seen in found.observed) else "observed"
+
+
+def _verified(body: MaterializationObserved) -> bool:
+    source, resident = body.source_digest, body.resident_digest
+    if source is None or resident is None or trust(source) != "observed" or trust(resident) != "observed":
+        return False
+    return source.value == resident.value
 
 
 def overall(plan: Plan, state: RunState) -> Assurance:

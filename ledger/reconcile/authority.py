@@ -69,9 +69,9 @@ def owner_is_the_planned_materialization(plan: Plan, state: RunState) -> Iterato
         wrong = {}
         if body.materialization_id != planned.materialization_id:
             wrong["materialization_id"] = body.materialization_id
-        if owner is not None and known(body.memory_resource_id):
-            if body.memory_resource_id.value != owner.memory_resource_id:
-                wrong["memory_resource_id"] = str(body.memory_resource_id.value)
+        place = body.memory_resource_id
+        if owner is not None and known(place) and place.value != owner.memory_resource_id:
+            wrong["memory_resource_id"] = str(place.value)
         if wrong:
             yield finding(
                 "authority.materialization-mismatch",

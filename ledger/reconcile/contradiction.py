@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ledger.documents import Finding
-from ledger.fold import RunState
+from ledger.fold import Figure, RunState
 from ledger.plan import Plan
 from ledger.reconcile.catalogue import finding
 from ledger.reconcile.reading import known, number, shown
@@ -56,18 +56,17 @@ def witness_contradictions(plan: Plan, state: RunState, witness: RunState) -> It
                     observed={key: right, "witness": by, "sequence": other.sequence},
                     events=[mine.sequence],
                 )
-    claimed, seen_by_witness = state.watch.get("tree_accesses"), witness.watch.get("tree_accesses")
-    if (
-        claimed is not None
-        and claimed.high is not None
-        and seen_by_witness is not None
-        and seen_by_witness.high is not None
-    ):
-        if seen_by_witness.high.value > claimed.high.value:
-            yield finding(
-                CODE,
-                "checkpoint",
-                expected={"tree_accesses": claimed.high.value},
-                observed={"tree_accesses": seen_by_witness.high.value, "witness": by},
-                events=[claimed.high.sequence],
-            )
+    claimed, watched = _most_accesses(state), _most_accesses(witness)
+    if claimed is not None and watched is not None and watched.value > claimed.value:
+        yield finding(
+            CODE,
+            "checkpoint",
+            expected={"tree_accesses": claimed.value},
+            observed={"tree_accesses": watched.value, "witness": by, "sequence": watched.sequence},
+            events=[claimed.sequence],
+        )
+
+
+def _most_accesses(state: RunState) -> Figure | None:
+    accesses = state.watch.get("tree_accesses")
+    return accesses.high if accesses is not None else None

@@ -275,7 +275,7 @@ def checkpoint_is_the_planned_one(plan: Plan, state: RunState) -> Iterator[Findi
         yield from _files(plan, opening)
 
 
-def _files(plan: Plan, opening: Seen) -> Iterator[Finding]:  # type: ignore[type-arg]
+def _files(plan: Plan, opening: Seen) -> Iterator[Finding]:
     files = {file.name: file for file in opening.body.checkpoint_files}
     for planned in plan.document.checkpoint.files if plan.document.checkpoint else []:
         file = files.get(planned.name)

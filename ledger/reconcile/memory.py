@@ -153,7 +153,7 @@ def host_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
             )
 
 
-def _gaps(seen: Seen | None, keys: tuple[str, ...], *, census: bool) -> dict[str, str]:  # type: ignore[type-arg]
+def _gaps(seen: Seen | None, keys: tuple[str, ...], *, census: bool) -> dict[str, str]:
     """What of a sample is not known."""
     if seen is None:
         return {"sample": "not recorded"}

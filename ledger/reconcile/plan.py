@@ -18,7 +18,7 @@ def claimed_digest_is_the_computed_one(plan: Plan, state: RunState) -> Iterator[
 
     A plan whose content was edited after sealing, or that was never sealed, binds nobody.
     """
-    claims = {(plan.claimed_digest, plan.computed_digest): [None]}
+    claims: dict[tuple[str | None, str], list[int]] = {(plan.claimed_digest, plan.computed_digest): []}
     for opening in state.openings:
         reference = opening.body.plan
         if reference is not None:

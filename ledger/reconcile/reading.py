@@ -165,7 +165,7 @@ def place_of(plan: Plan, state: RunState, name: str) -> str | None:
     if planned is not None:
         return planned.memory_resource_id
     if found is not None and (found.realized or found.started):
-        said: str = (found.realized or found.started)[-1].body.memory_resource_id  # type: ignore[union-attr]
+        said: str = (found.realized or found.started)[-1].body.memory_resource_id
         return said
     return None
 
