@@ -170,7 +170,10 @@ def _describe(schema: bool, as_json: bool) -> None:
             show(*(cell(line) for line in described))
         return
     if as_json:
-        queries = [{"name": q.name, "description": q.description, "sql": q.sql} for q in NAMED.values()]
+        queries = [
+            {"name": q.name, "description": q.description, "parameters": list(q.parameters), "sql": q.sql}
+            for q in NAMED.values()
+        ]
         emit_json({"format": "tally.named-queries/1", "queries": queries})
         return
     show(

@@ -6,7 +6,7 @@ import click
 
 from ledger.errors import NotFound, TallyError
 from realizer.cli.access import shown_ledger
-from realizer.cli.options import json_option, ledger_option, run_argument
+from realizer.cli.options import RunName, json_option, ledger_option, run_argument
 from realizer.cli.rendering import (
     OUTCOME_STYLES,
     VERDICT_STYLES,
@@ -149,7 +149,7 @@ def _plain(value: object, dump: object) -> str:
 
 @click.command()
 @run_argument()
-@click.option("--by", required=True, metavar="RUN", help="The run that takes its place.")
+@click.option("--by", type=RunName(), required=True, metavar="RUN", help="The run that takes its place.")
 @click.option("--reason", required=True, metavar="TEXT", help="Why; recorded as it stands.")
 @ledger_option
 @json_option

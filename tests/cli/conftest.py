@@ -70,3 +70,10 @@ def ledger(tally: Tally, plan: Plan, tmp_path: Path) -> Path:
     bodies = clean_bodies(plan)
     seed(tmp_path / "tally.db", plan, (FIRST, bodies), (SECOND, bodies), (OTHER, bodies[:12]))
     return tmp_path / "tally.db"
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path, plan: Plan) -> Path:
+    path = tmp_path / "plan.json"
+    path.write_bytes(plan.data)
+    return path

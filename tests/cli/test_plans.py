@@ -15,13 +15,6 @@ from tests.cli.conftest import Tally
 
 
 @pytest.fixture
-def plan_file(tmp_path: Path, plan: Plan) -> Path:
-    path = tmp_path / "plan.json"
-    path.write_bytes(plan.data)
-    return path
-
-
-@pytest.fixture
 def draft_file(tmp_path: Path) -> Path:
     path = tmp_path / "draft.json"
     path.write_bytes(r1_file(plan_document()))
