@@ -17,7 +17,7 @@ NODE_PREFIX = b"\x01"
 HASH_BYTES = 32
 EMPTY_ROOT = sha256(b"").digest()
 """The root of a tree without leaves (section 2.1.1)."""
-CHUNK = 1024
+CHUNK = 64
 """Leaves hashed together as one perfect subtree, so that the cost a leaf is little more than the hash itself."""
 
 
