@@ -15,10 +15,12 @@ from adapters.qwen3_5_moe.shape import GROUP, BlockShape
 from realizer.adapter import Layout, pack
 
 HOST_BANKS = "checkpoint-native-host"
+RING = "checkpoint-stream-ring"
 SLOT_BANKS = "freetoken-nvfp4-slot-banks"
 NATIVE = "freetoken-native-device"
 RUNTIME = "freetoken-block-runtime-device"
 SNAPSHOT = "freetoken-runtime-snapshot-device"
+GRAPH_IO = "cuda-graph-io"
 STRATEGY = "qwen-block-a.same-backend-resident-decode-v1"
 """The published plan's name for decoding from the resident state with the backend that made the reference."""
 
@@ -33,7 +35,8 @@ class Tensor(NamedTuple):
     derived: bool = False
 
 
-def _packed(representation: str, tensors: Iterable[Tensor]) -> Layout:
+def packed(representation: str, tensors: Iterable[Tensor]) -> Layout:
+    """The tensors one after another, aligned, as a layout of that representation."""
     tensors = list(tensors)
     layout = pack(representation, [tensor[:4] for tensor in tensors])
     places = (replace(place, derived=tensor.derived) for place, tensor in zip(layout.places, tensors, strict=True))
@@ -67,7 +70,7 @@ def routed_banks(shape: BlockShape, representation: str = HOST_BANKS) -> Layout:
                 keys = tuple(key for prefix in sources for key in fused_keys(prefix, projections, suffix))
                 bank = f"layers.{layer}.experts.{name}.{part}"
                 tensors.append(Tensor(bank, dtype, (shape.experts, *tail), keys, derived=part == "global"))
-    return _packed(representation, tensors)
+    return packed(representation, tensors)
 
 
 def non_routed(shape: BlockShape) -> Layout:
@@ -83,7 +86,7 @@ def non_routed(shape: BlockShape) -> Layout:
     for layer in shape.layers:
         attention = _attention(shape, layer) if shape.full_attention(layer) else _delta_net(shape, layer)
         tensors += [*attention, *_mixture(shape, layer)]
-    return _packed(NATIVE, tensors)
+    return packed(NATIVE, tensors)
 
 
 def _fp8(name: str, prefix: str, projections: tuple[str, ...], rows: int, columns: int) -> Iterator[Tensor]:
@@ -145,4 +148,17 @@ def runtime_state(shape: BlockShape, representation: str = RUNTIME) -> Layout:
             recurrent = (shape.value_heads, shape.key_dim, shape.value_dim)
             tensors.append(Tensor(f"layers.{layer}.conv", "BF16", (shape.conv_width, shape.conv_kernel - 1)))
             tensors.append(Tensor(f"layers.{layer}.recurrent", "F32", recurrent))
-    return _packed(representation, tensors)
+    return packed(representation, tensors)
+
+
+def graph_io(shape: BlockShape) -> Layout:
+    """What a graph reads and writes at fixed addresses: token and position I64 [1], hidden states BF16 [1, hidden]."""
+    return packed(
+        GRAPH_IO,
+        [
+            Tensor("token", "I64", (1,)),
+            Tensor("position", "I64", (1,)),
+            Tensor("input", "BF16", (1, shape.hidden)),
+            Tensor("output", "BF16", (1, shape.hidden)),
+        ],
+    )

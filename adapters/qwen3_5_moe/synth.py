@@ -15,19 +15,19 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import sqrt
 from pathlib import Path
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from adapters.qwen3_5_moe.keys import EMBEDDINGS, DiskTensor, disk_tensors, shard_of
-from adapters.qwen3_5_moe.shape import BlockShape
+from adapters.qwen3_5_moe.shape import PUBLISHED, TINY, BlockShape
 from ledger.canonical import sha256_digest
 from ledger.errors import TallyError
 from realizer.adapter import DTYPE_BITS
@@ -100,6 +100,32 @@ def write_checkpoint(
         return _write(shape, directory, seed, threads or os.cpu_count() or 1, progress, revision)
     except OSError as error:
         raise TallyError(f"{directory} cannot be written: {error.strerror}", "is there room, and may you?") from error
+
+
+def from_options(directory: Path, options: Mapping[str, Any]) -> Written:
+    """`write_checkpoint` of a named size: `published` (block A) or tiny, with `layers` and `experts` changed as given.
+
+    Other options: `seed`, `threads`, `progress`. Raises TallyError for one that is unknown or does not fit.
+    """
+    known = {"published", "layers", "experts", "seed", "threads", "progress"}
+    if odd := sorted(set(options) - known):
+        raise TallyError(f"a synthetic checkpoint has no option {odd[0]!r}", f"options: {', '.join(sorted(known))}")
+    given = {name: value for name, value in options.items() if value is not None}
+    shape = PUBLISHED if given.get("published") else TINY
+    try:
+        layers = int(given.get("layers", shape.end))
+        experts = int(given.get("experts", shape.experts))
+        seed, threads = int(given.get("seed", 0)), int(given.get("threads", 0)) or None
+    except (TypeError, ValueError) as error:
+        raise TallyError("layers, experts, seed and threads are whole numbers", str(error)) from error
+    shape = replace(shape, end=layers, model_layers=max(layers, shape.model_layers), experts=experts)
+    return write_checkpoint(
+        shape,
+        directory,
+        seed=seed,
+        threads=threads,
+        progress=given.get("progress"),
+    )
 
 
 def revision_of(shape: BlockShape, seed: int) -> str:
