@@ -15,7 +15,7 @@ from ledger.errors import CheckpointError, RealizationFailed, TallyError
 from realizer.cli.files import replacing
 from realizer.cli.options import json_option, ledger_option, output_option, pairs, refuse_two_documents
 from realizer.cli.plans import read_plan
-from realizer.cli.rendering import emit_json, progress_bars, say, show
+from realizer.cli.rendering import emit_json, emit_text, heading, progress_bars, say, show
 
 if TYPE_CHECKING:
     from ledger.events import FreezingReference
@@ -106,7 +106,7 @@ def realize(
         finally:
             passed = _settle(store, run_id, as_json)
         if answer is not None:
-            _tell_answer(answer, as_json)
+            _tell_answer(str(prompt), answer, as_json)
     return 0 if passed else 3
 
 
@@ -164,12 +164,14 @@ def _answer(live: LiveRun, prompt: str) -> str:
     return answer
 
 
-def _tell_answer(answer: str, as_json: bool) -> None:
-    """Data on standard output, unless a JSON document has it."""
+def _tell_answer(prompt: str, answer: str, as_json: bool) -> None:
+    """The answer is data, on standard output, unless a JSON document has that place."""
     if as_json:
         say(f"answer: {answer}")
-    else:
-        show("", answer, pager=False)
+        return
+    show("", heading("Answer of the model that was proven"), pager=False)
+    for line in (prompt + answer).splitlines():
+        emit_text(line)
 
 
 @click.command()

@@ -129,6 +129,11 @@ def emit_json_line(text: str) -> None:
     emit_line(inert_json(text) if on_terminal() else text)
 
 
+def emit_text(text: str) -> None:
+    """A line of somebody's text on standard output: as it stands in a pipe, inert on a terminal."""
+    emit_line(inert(text) if on_terminal() else text)
+
+
 def emit_line(text: str) -> None:
     """A line of data that is already safe to print, on standard output."""
     sys.stdout.write(text + "\n")
@@ -155,7 +160,7 @@ def show(*parts: RenderableType, pager: bool = True) -> None:
         highlight=False,
     )
     for part in parts:
-        console.print(part)
+        console.print(cell(part) if isinstance(part, str) else part)
     text = buffer.getvalue()
     if not terminal:
         text = "".join(line.rstrip() + "\n" for line in text.splitlines())
