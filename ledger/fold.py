@@ -51,8 +51,14 @@ KEPT_ACCESSES = 16
 MOST_IDS = 8192
 """Distinct ids kept of a kind. What comes beyond is counted in `overflowed`, and the judge then says it does not know."""
 
-MOST_LABELS = 1024
+MOST_LABELS = 256
+"""Labels whose samples are kept whole, beside the standing ones."""
+
 STANDING_LABELS = frozenset({"baseline", "after-decode", "closing"})
+TREE_CLASSES = ("rss_anon", "rss_shmem", "vm_swap", "hugetlb", "tree_sum")
+TREE_MAPPINGS = ("checkpoint_mappings", "new_file_mappings", "new_tmpfs_files")
+READ_AT_EACH_SAMPLE = frozenset({"vm_rss", "vm_hwm", "rss_file", *TREE_CLASSES, *TREE_MAPPINGS})
+"""Figures of the process tree that are judged, so that a sample without one leaves something unknown."""
 
 B = TypeVar("B", bound=Body)
 T = TypeVar("T")
@@ -77,9 +83,12 @@ class Said(NamedTuple):
 def trust(measurement: Measurement) -> Trust:
     """How far a measurement can be trusted: seen by a probe or witness, somebody's word, an adapter's claim, or unknown.
 
-    A default is nobody's word: unknown.
+    A default is nobody's word, and what can only be counted or sized is never negative: unknown.
     """
-    if measurement.value is None or measurement.status in ("unavailable", "failed") or measurement.source == "default":
+    value = measurement.value
+    if value is None or measurement.status in ("unavailable", "failed") or measurement.source == "default":
+        return "unknown"
+    if isinstance(value, int | float) and value < 0:
         return "unknown"
     if measurement.source == "adapter":
         return "claimed"
@@ -97,16 +106,25 @@ class Figure(NamedTuple):
 
 @dataclass(slots=True)
 class Extremes:
-    """Lowest and highest of many measurements, and the first event whose value is not known (claims are not)."""
+    """Lowest and highest of many measurements, and the first event whose value is not known (claims are not).
+
+    What can only be counted or sized is never negative, and not known where it is; `signed` figures may be.
+    """
 
     low: Figure | None = None
     high: Figure | None = None
     unknown: int | None = None
+    signed: bool = False
 
     def add(self, sequence: int, measurement: Measurement | None) -> None:
         if measurement is not None:
             value = measurement.value
-            if isinstance(value, int | float) and measurement.source in _BELIEVED and measurement.status in _VALUED:
+            if (
+                isinstance(value, int | float)
+                and (value >= 0 or self.signed)
+                and measurement.source in _BELIEVED
+                and measurement.status in _VALUED
+            ):
                 if self.low is None or value < self.low.value:
                     self.low = Figure(sequence, value)
                 if self.high is None or value > self.high.value:
@@ -129,9 +147,11 @@ class ReclamationState:
     owners_total: Extremes = field(default_factory=Extremes)
     owners_alive: Extremes = field(default_factory=Extremes)
     region_mapped: Extremes = field(default_factory=Extremes)
-    ratio: Extremes = field(default_factory=Extremes)
-    given_back: Extremes = field(default_factory=Extremes)
+    ratio: Extremes = field(default_factory=lambda: Extremes(signed=True))
+    given_back: Extremes = field(default_factory=lambda: Extremes(signed=True))
     """tree_before - tree_after, bytes."""
+    last: int | None = None
+    """Sequence of the last one."""
 
 
 @dataclass
@@ -217,6 +237,7 @@ class DecodeState:
     output_digests: dict[str, int] = field(default_factory=dict)
     token_digests: dict[str, int] = field(default_factory=dict)
     prefill_digests: dict[str, int] = field(default_factory=dict)
+    prefill_token_digests: dict[str, int] = field(default_factory=dict)
     digest_unknown: int | None = None
     plan_lookups: Extremes = field(default_factory=Extremes)
     elapsed_ns: Extremes = field(default_factory=Extremes)
@@ -252,6 +273,10 @@ class RunState:
     source_accesses: AccessState = field(default_factory=AccessState)
     samples: dict[str, list[Seen[MemorySampled]]] = field(default_factory=dict)
     """Label -> its first sample and its last."""
+    labels: dict[str, int] = field(default_factory=dict)
+    """Label -> first sequence, also of those whose samples are not kept."""
+    sample_gaps: dict[str, int] = field(default_factory=dict)
+    """Judged figure that some sample could not read (`process/KEY`, `cuda/KEY`, `census/KEY`) -> first sequence."""
     samples_seen: int = 0
     peaks: dict[str, Figure] = field(default_factory=dict)
     """Highest known figure of any sample, by `process/KEY` and `cuda/KEY`."""
@@ -261,6 +286,11 @@ class RunState:
     time_regressions: list[tuple[int, int, int]] = field(default_factory=list)
     """(sequence, elapsed before, elapsed then)."""
     last_elapsed: int | None = None
+    first_step: int | None = None
+    """Sequence of the first event that changes what is there: begun, realised, released, bound or decoded."""
+    last_step: int | None = None
+    last_decode: int | None = None
+    last_watch: int | None = None
     freezing: Seen[PlanFrozen] | None = None
     overflowed: dict[str, int] = field(default_factory=dict)
     """What was more than is kept: kind -> events left out."""
@@ -345,6 +375,12 @@ def _keep(kept: list[T], item: T, most: int = KEPT) -> None:
 
 def _overflow(state: RunState, kind: str) -> None:
     state.overflowed[kind] = state.overflowed.get(kind, 0) + 1
+
+
+def _step(state: RunState, sequence: int) -> None:
+    if state.first_step is None:
+        state.first_step = sequence
+    state.last_step = sequence
 
 
 def _slot(state: RunState, kind: str, mapping: dict[str, T], key: str, make: Callable[[], T]) -> T | None:
@@ -434,6 +470,7 @@ def _is_there(found: MaterializationState, sequence: int, *, begins: bool) -> No
 
 
 def _started(state: RunState, sequence: int, body: MaterializationStarted) -> None:
+    _step(state, sequence)
     found = _materialization(state, body.materialization_id)
     if found is None:
         return
@@ -450,6 +487,7 @@ def _started(state: RunState, sequence: int, body: MaterializationStarted) -> No
 
 
 def _realized(state: RunState, sequence: int, body: MaterializationRealized) -> None:
+    _step(state, sequence)
     found = _materialization(state, body.materialization_id)
     if found is None:
         return
@@ -527,6 +565,7 @@ def _refused(state: RunState, sequence: int, body: ReleaseRefused) -> None:
 
 
 def _released(state: RunState, sequence: int, body: MaterializationReleased) -> None:
+    _step(state, sequence)
     found = _materialization(state, body.materialization_id)
     if found is None:
         return
@@ -552,14 +591,15 @@ def _reclaimed(state: RunState, sequence: int, body: ReclamationObserved) -> Non
     phase = found.reclamations.setdefault(body.phase, ReclamationState())
     phase.count += 1
     phase.first = phase.first or Seen(sequence, body)
+    phase.last = sequence
     phase.owners_total.add(sequence, body.owners_total)
     phase.owners_alive.add(sequence, body.owners_alive)
     phase.region_mapped.add(sequence, body.region_mapped)
     phase.ratio.add(sequence, body.ratio)
     before, after = body.tree_before, body.tree_after
-    if isinstance(before.value, int | float) and isinstance(after.value, int | float):
-        given_back = before.model_copy(update={"value": before.value - after.value})
-        phase.given_back.add(sequence, given_back if after.known and trust(after) != "claimed" else after)
+    both = trust(before) in ("observed", "declared") and trust(after) in ("observed", "declared")
+    if both and isinstance(before.value, int | float) and isinstance(after.value, int | float):
+        phase.given_back.add(sequence, before.model_copy(update={"value": before.value - after.value}))
     else:
         phase.given_back.add(sequence, None)
 
@@ -568,12 +608,14 @@ def _reclaimed(state: RunState, sequence: int, body: ReclamationObserved) -> Non
 
 
 def _authority(state: RunState, sequence: int, body: AuthorityEstablished) -> None:
+    _step(state, sequence)
     kept = _slot(state, "authorities", state.authorities, body.logical_state_id, list)
     if kept is not None:
         _keep(kept, Seen(sequence, body))
 
 
 def _activated(state: RunState, sequence: int, body: ExecutionActivated) -> None:
+    _step(state, sequence)
     found = _slot(state, "executions", state.executions, body.execution_id, ExecutionState)
     if found is not None:
         found.count += 1
@@ -581,6 +623,8 @@ def _activated(state: RunState, sequence: int, body: ExecutionActivated) -> None
 
 
 def _decoded(state: RunState, sequence: int, body: DecodeRan) -> None:
+    _step(state, sequence)
+    state.last_decode = sequence
     found = state.decodes.get(body.execution_id)
     if found is None:
         found = _slot(state, "decodes", state.decodes, body.execution_id, DecodeState)
@@ -590,6 +634,7 @@ def _decoded(state: RunState, sequence: int, body: DecodeRan) -> None:
     if body.phase == "prefill":
         found.prefills += 1
         _add_digest(found, found.prefill_digests, sequence, body.output_digest)
+        _add_digest(found, found.prefill_token_digests, sequence, body.tokens_digest)
     else:
         found.runs += 1
         _add_repetition(state, found, sequence, body.repetition)
@@ -658,6 +703,7 @@ WATCHED = (
 
 def _watched(state: RunState, sequence: int, body: SourceWatched) -> None:
     _keep(state.watches, Seen(sequence, body))
+    state.last_watch = sequence
     for name in WATCHED:
         state.watch.setdefault(name, Extremes()).add(sequence, getattr(body, name))
 
@@ -670,20 +716,47 @@ def _sampled(state: RunState, sequence: int, body: MemorySampled) -> None:
     kept = state.samples.get(body.label)
     if kept is not None:
         _keep(kept, Seen(sequence, body), 2)
-    elif len(state.samples) < MOST_LABELS or body.label in STANDING_LABELS:
-        state.samples[body.label] = [Seen(sequence, body)]
+    else:
+        if len(state.samples) < MOST_LABELS or body.label in STANDING_LABELS:
+            state.samples[body.label] = [Seen(sequence, body)]
+        if len(state.labels) < MOST_IDS:
+            state.labels.setdefault(body.label, sequence)
+    _read(state, sequence, "process/", body.process, READ_AT_EACH_SAMPLE)
+    if body.cuda:
+        _read(state, sequence, "cuda/", body.cuda, None)
+    census = body.census
+    if census is not None:
+        figures = (
+            census.unowned_host_bytes,
+            census.unowned_host_storages,
+            *census.by_owner.values(),
+            *census.evidence_host_by_role.values(),
+        )
+        if any(figure.value is None or figure.status not in _VALUED for figure in figures):
+            state.sample_gaps.setdefault("census/owners", sequence)
+        if census.unowned_device_bytes.value is None:
+            state.sample_gaps.setdefault("census/unowned_device_bytes", sequence)
+
+
+def _read(
+    state: RunState, sequence: int, prefix: str, figures: dict[str, Measurement], judged: frozenset[str] | None
+) -> None:
+    """Raise the running peaks by a sample's figures, and note which judged ones it could not read."""
     peaks = state.peaks
-    for prefix, figures in (("process/", body.process), ("cuda/", body.cuda)):
-        for key, measurement in figures.items():
-            value = measurement.value
-            if isinstance(value, int | float) and measurement.status in _VALUED:
-                name = prefix + key
-                highest = peaks.get(name)
-                if highest is None:
-                    if len(peaks) < MOST_IDS:
-                        peaks[name] = Figure(sequence, value)
-                elif value > highest.value:
+    for key, measurement in figures.items():
+        value = measurement.value
+        if measurement.status in _VALUED and isinstance(value, int | float) and value >= 0:
+            name = prefix + key
+            highest = peaks.get(name)
+            if highest is None:
+                if len(peaks) < MOST_IDS:
                     peaks[name] = Figure(sequence, value)
+            elif value > highest.value:
+                peaks[name] = Figure(sequence, value)
+        elif judged is None or key in judged:
+            name = prefix + key
+            if name not in state.sample_gaps and len(state.sample_gaps) < MOST_IDS:
+                state.sample_gaps[name] = sequence
 
 
 _APPLY: dict[type[Body], Callable[[RunState, int, Any], None]] = {

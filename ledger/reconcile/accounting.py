@@ -186,7 +186,7 @@ def transient_peak(plan: Plan, state: RunState) -> Measurement:
     declared = trust(idle) != "observed"
     for kept in state.samples.values():
         for seen in kept:
-            if seen.sequence < baseline.sequence:
+            if seen.sequence <= baseline.sequence:
                 continue
             figure = seen.body.process.get("vm_hwm")
             high = number(figure)

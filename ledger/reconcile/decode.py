@@ -227,7 +227,7 @@ def repetitions_give_the_same(plan: Plan, state: RunState) -> Iterator[Finding]:
     State that a decode changes, and that is not restored, was not all of the state.
     """
     for name, found in _decoded(plan, state):
-        kept = {"tokens": found.token_digests}
+        kept = {"tokens": found.token_digests, "prefill tokens": found.prefill_token_digests}
         if plan.correctness.mode == "exact":
             kept |= {"output": found.output_digests, "prefill output": found.prefill_digests}
         differing = {what: digests for what, digests in kept.items() if len(digests) > 1}
@@ -294,6 +294,14 @@ def the_watch_held(plan: Plan, state: RunState) -> Iterator[Finding]:
     """
     if not state.watches:
         yield finding("decode.access-unknown", "watch", expected="source.watched", observed="not recorded")
+    elif state.last_decode is not None and (state.last_watch or 0) < state.last_decode:
+        yield finding(
+            "decode.access-unknown",
+            "watch",
+            expected="source.watched after the last decode",
+            observed="summed up before",
+            events=[state.last_watch, state.last_decode],
+        )
     doubts: dict[str, object] = {}
     events: list[int | None] = []
     allowed = {"armed": (1, 1), "overflowed": (0, 0), "network_filesystem": (0, 0), "other_accesses": (0, 0)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ledger.documents import Finding
-from ledger.fold import ReclamationState, RunState, Seen
+from ledger.fold import TREE_CLASSES, TREE_MAPPINGS, ReclamationState, RunState, Seen
 from ledger.plan import Plan
 from ledger.reconcile.accounting import (
     account,
@@ -27,15 +27,14 @@ from ledger.reconcile.reading import (
     number,
     place_of,
     places,
+    reclaimed_in_time,
+    shown,
     spread,
     transient,
 )
-from ledger.reconcile.residue import device_residues, host_growth
+from ledger.reconcile.residue import device_residues, device_transient_peak, host_growth
 
 MEMORY: list[Invariant] = []
-
-TREE_CLASSES = ("rss_anon", "rss_shmem", "vm_swap", "hugetlb", "tree_sum")
-TREE_MAPPINGS = ("checkpoint_mappings", "new_file_mappings", "new_tmpfs_files")
 
 
 @declare(MEMORY, "memory.unplanned-persistent")
@@ -115,14 +114,16 @@ def no_host_mirror_lives(plan: Plan, state: RunState) -> Iterator[Finding]:
 
 @declare(MEMORY, "memory.mirror-unknown")
 def host_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """Baseline, the sample after decode and the closing one were taken and readable, and what the process tree grew by is
-    explained by live owners, within the plan's noise.
+    """Baseline, the sample after decode and the closing one were taken, every sample was readable, and what the process
+    tree grew by is explained by live owners, within the plan's noise.
 
     Pages that no owner explains may be a copy that no census sees: a map of a scratch file, a child process, a file in
     memory.
     """
     baseline = state.sample("baseline")
     gaps = _gaps(baseline, TREE_CLASSES, census=False)
+    if baseline is not None and state.first_step is not None and baseline.sequence > state.first_step:
+        gaps["sample"] = "taken after the run's first step"
     if gaps:
         yield finding(
             "memory.mirror-unknown",
@@ -131,9 +132,20 @@ def host_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
             observed=gaps,
             events=[baseline.sequence if baseline else None],
         )
+    unread = {
+        what: event
+        for what, event in state.sample_gaps.items()
+        if not what.startswith("cuda/") and what != "census/unowned_device_bytes"
+    }
+    if unread:
+        yield finding(
+            "memory.mirror-unknown", "samples", expected="measured", observed=sorted(unread), events=unread.values()
+        )
     for label in FINAL_LABELS:
         seen = state.sample(label)
         gaps = _gaps(seen, TREE_CLASSES + TREE_MAPPINGS, census=True)
+        if seen is not None and state.last_step is not None and seen.sequence < state.last_step:
+            gaps["sample"] = "taken before the run's last step"
         if gaps:
             yield finding(
                 "memory.mirror-unknown",
@@ -177,9 +189,22 @@ def _gaps(seen: Seen | None, keys: tuple[str, ...], *, census: bool) -> dict[str
 def device_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
     """What a device holds more than at the baseline is explained by live owners, within the plan's unattributed bytes.
 
-    Where the plan uses a device, its allocator was read at the baseline, after decode and at the end. Residue that no
-    owner explains is reported, never dropped.
+    Where the plan uses a device, its allocator was read at every sample, and at the baseline, after decode and at the end
+    at least. Residue that no owner explains is reported, never dropped.
     """
+    unread = {
+        what: event
+        for what, event in state.sample_gaps.items()
+        if what == "census/unowned_device_bytes" or what.endswith((".allocated", ".reserved", ".peak"))
+    }
+    if unread and has_device(plan):
+        yield finding(
+            "memory.device-residue-unknown",
+            "samples",
+            expected="measured",
+            observed=sorted(unread),
+            events=unread.values(),
+        )
     for label in FINAL_LABELS:
         residues = device_residues(plan, state, label)
         seen = state.sample(label)
@@ -214,8 +239,8 @@ def peaks_stay_within_the_plan(plan: Plan, state: RunState) -> Iterator[Finding]
     """Over time, as the events order it, what is live on a Memory Resource and on what is carved from it stays within its
     capacity, and what is transient within the peak that the plan expects.
 
-    The same holds for the host's measured peak, within the plan's noise. A plan that fits at the end may not fit on the
-    way there.
+    Where the plan expects a peak, what was measured of the process tree, or of the device, is held to it as well, within
+    the plan's noise. A plan that fits at the end may not fit on the way there.
     """
     for name, peak in sorted(peaks(plan, state, state.materializations).items()):
         resource = plan.memory_resources.get(name)
@@ -242,24 +267,19 @@ def peaks_stay_within_the_plan(plan: Plan, state: RunState) -> Iterator[Finding]
                 events=[live.sequence],
             )
         resource = plan.memory_resources.get(name)
-        if resource is None or resource.kind != "system-ram":
-            continue
-        measured = transient_peak(plan, state)
-        value = number(measured)
-        if value is None:
+        if resource is None or resource.kind == "shared-memory":
+            continue  # the process tree's peak counts shared pages with the RAM that they are carved from
+        is_ram = resource.kind == "system-ram"
+        peak_there = transient_peak(plan, state) if is_ram else device_transient_peak(plan, state, name)
+        noise = plan.host_noise_bytes if is_ram else plan.unattributed_bytes
+        value = number(peak_there)
+        if value is None or value > limit + noise:
             yield finding(
                 "memory.peak-exceeded",
                 f"{name} measured",
-                expected=f"at most {limit}",
-                observed=measured.detail,
-                unknown=True,
-            )
-        elif value > limit + plan.host_noise_bytes:
-            yield finding(
-                "memory.peak-exceeded",
-                f"{name} measured",
-                expected=f"at most {limit}, give or take {plan.host_noise_bytes}",
-                observed=value,
+                expected=f"at most {limit}, give or take {noise}",
+                observed=shown(peak_there),
+                unknown=value is None,
             )
 
 
@@ -315,9 +335,9 @@ def giving_back_was_measured(plan: Plan, state: RunState) -> Iterator[Finding]:
         unknown: dict[str, object] = {}
         events: list[int | None] = [found.released[0].sequence]
         for phase in ("after-release", "after-decode"):
-            reclaimed = found.reclamations.get(phase)
+            reclaimed = reclaimed_in_time(state, found, phase)
             if reclaimed is None:
-                unknown[phase] = "not recorded"
+                unknown[phase] = "not recorded then"
                 continue
             figures = {
                 "region_mapped": reclaimed.region_mapped,
@@ -328,9 +348,12 @@ def giving_back_was_measured(plan: Plan, state: RunState) -> Iterator[Finding]:
             if gaps:
                 unknown[phase] = gaps
                 events.append(reclaimed.first.sequence if reclaimed.first else None)
-        for label in ("before-release", "after-release"):
-            if state.sample(f"{label}:{planned.id}") is None:
-                unknown[f"{label} sample"] = "not recorded"
+        released = found.released[0].sequence
+        before, after = (state.labels.get(f"{when}-release:{planned.id}") for when in ("before", "after"))
+        if before is None or before > released:
+            unknown["sample before the release"] = "not recorded then"
+        if after is None or after < released:
+            unknown["sample after the release"] = "not recorded then"
         unknown |= _own_cgroup(plan, state, planned.id, found.bytes_before.high.value if found.bytes_before.high else 0)
         if unknown:
             yield finding("memory.reclaim-unknown", planned.id, expected="measured", observed=unknown, events=events)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ledger.events import Census, Measurement, MemorySampled
-from ledger.fold import Extremes, MaterializationState, RunState, Said, Seen, trust
+from ledger.fold import Extremes, MaterializationState, ReclamationState, RunState, Said, Seen, trust
 from ledger.plan import Materialization, Plan
 
 HOST_KINDS = frozenset({"system-ram", "shared-memory"})
@@ -179,3 +179,13 @@ def bytes_of(plan: Plan, state: RunState, name: str) -> int | None:
             return int(seen)
     planned = plan.materializations.get(name)
     return planned.expected_bytes if planned is not None else None
+
+
+def reclaimed_in_time(state: RunState, found: MaterializationState, phase: str) -> ReclamationState | None:
+    """The reclamation of that phase, if its last one was looked at after the release, or after the last decode."""
+    reclaimed = found.reclamations.get(phase)
+    after = state.last_decode if phase == "after-decode" else None
+    earliest = max(found.release_sequence or 0, after or 0)
+    if reclaimed is None or reclaimed.last is None or reclaimed.last < earliest:
+        return None
+    return reclaimed

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ledger.events import Census, MemorySampled
+from ledger.events import Census, Measurement, MemorySampled, measured, unavailable
 from ledger.fold import RunState
 from ledger.plan import Plan
 from ledger.reconcile.accounting import EVIDENCE_PREFIX
+from ledger.reconcile.peak import is_transient
 from ledger.reconcile.reading import census_at, is_host, number, place_of
 
 
@@ -89,3 +90,26 @@ def _owned_by_device(plan: Plan, state: RunState, census: Census, devices: list[
         if device is not None:
             owned[device] = owned.get(device, 0) + (number(figure) or 0)
     return owned
+
+
+def device_transient_peak(plan: Plan, state: RunState, resource_id: str) -> Measurement:
+    """How far the device's allocator rose over the baseline beyond the planned persistent bytes of that resource."""
+    method = "highest allocator peak, less allocated at the baseline and planned persistent bytes"
+    on_it = [planned for planned in plan.materializations.values() if planned.memory_resource_id == resource_id]
+    spaces = {
+        one.space
+        for planned in on_it
+        if (found := state.materializations.get(planned.id)) is not None
+        for seen in found.observed
+        for one in seen.body.ranges
+    }
+    baseline = state.sample("baseline")
+    if len(spaces) != 1 or baseline is None:
+        return unavailable("bytes", method, "device or baseline is not known")
+    (device,) = spaces
+    start = number(baseline.body.cuda.get(f"{device}.allocated"))
+    peak = state.peaks.get(f"cuda/{device}.peak")
+    if start is None or peak is None or f"cuda/{device}.peak" in state.sample_gaps:
+        return unavailable("bytes", method, f"the allocator of {device} was not read at every sample")
+    lasting = sum(planned.expected_bytes for planned in on_it if not is_transient(planned))
+    return measured(max(peak.value - start - lasting, 0), "bytes", method)

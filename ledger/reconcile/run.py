@@ -15,7 +15,8 @@ RUN: list[Invariant] = []
 
 @declare(RUN, "run.incomplete")
 def record_is_whole(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """The run was opened, its plan accepted, each observed materialization begun and claimed, and the run closed.
+    """The run was opened, its plan accepted, each observed materialization begun, claimed and followed by a sample of
+    memory, and the run closed.
 
     A killed or interrupted run leaves a record that ends early; a record with a step taken out, or with more than the
     judge keeps, cannot be judged whole either.
@@ -27,6 +28,14 @@ def record_is_whole(plan: Plan, state: RunState) -> Iterator[Finding]:
         yield finding("run.incomplete", "run", expected="completed", observed=state.outcome, events=[last])
     if state.accepted is None and state.rejected is None:
         yield finding("run.incomplete", "plan", expected="plan.accepted", observed="not recorded")
+    elif state.accepted is not None and state.first_step is not None and state.accepted.sequence > state.first_step:
+        yield finding(
+            "run.incomplete",
+            "plan",
+            expected="plan.accepted before the first step",
+            observed="afterwards",
+            events=[state.accepted.sequence, state.first_step],
+        )
     if state.opened is not None and state.opened.body.purpose == "realization":
         for planned, found in each_found(plan, state):
             missing = [
@@ -37,6 +46,8 @@ def record_is_whole(plan: Plan, state: RunState) -> Iterator[Finding]:
                 )
                 if not kept
             ]
+            if f"materialized:{planned.id}" not in state.labels:
+                missing.append("memory.sampled")
             if found.observed and missing:
                 yield finding("run.incomplete", planned.id, expected=missing, observed="not recorded")
     for kind, left_out in sorted(state.overflowed.items()):

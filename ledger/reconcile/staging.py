@@ -18,6 +18,7 @@ from ledger.reconcile.reading import (
     fits_at,
     number,
     places,
+    reclaimed_in_time,
     spread,
     transient,
     unfinished,
@@ -245,7 +246,7 @@ def owners_were_counted(plan: Plan, state: RunState) -> Iterator[Finding]:
             continue
         counts = [("release", found.owners_total, found.owners_alive)]
         for phase in ("after-release", "after-decode"):
-            seen = found.reclamations.get(phase)
+            seen = reclaimed_in_time(state, found, phase)
             counts.append((phase, seen.owners_total if seen else Extremes(), seen.owners_alive if seen else Extremes()))
         unknown = {}
         events: list[int | None] = []
