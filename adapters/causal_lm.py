@@ -8,7 +8,6 @@ nothing else stays alive.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from glob import escape
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +15,21 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, StaticCache
 
 from adapters import transformers_model as lm
+from adapters.causal_lm_plan import (
+    BUFFERS,
+    CACHE,
+    EXECUTION,
+    RING,
+    STAGED,
+    UNITS,
+    WEIGHTS,
+    draft,
+    layouts_of,
+    read_options,
+    representation_of,
+)
 from ledger.errors import CheckpointError, RealizationFailed, TallyError
-from ledger.plan import Materialization, Plan, keys_digest
+from ledger.plan import Materialization, Plan
 from realizer.adapter import (
     Claim,
     Draft,
@@ -27,31 +39,12 @@ from realizer.adapter import (
     ReferenceFixture,
     StepOutput,
     TensorPlace,
-    pack,
 )
 
 if TYPE_CHECKING:
     from realizer.checkpoint import Checkpoint
     from realizer.loader import Loader
     from realizer.memory import MemoryRange
-
-WEIGHTS, BUFFERS, CACHE, BASELINE = "state.weights", "state.buffers", "state.kv-cache", "state.replay-baseline"
-UNITS = (WEIGHTS, BUFFERS, CACHE, BASELINE)
-
-STAGED, RING = "checkpoint-native-host", "checkpoint-stream-ring"
-RESIDENT = {
-    WEIGHTS: "checkpoint-native-resident",
-    BUFFERS: "model-computed-buffers",
-    CACHE: "transformers-static-cache",
-    BASELINE: "transformers-static-cache-snapshot",
-}
-"""Representation of each unit where it is to stay. Staging has its own two: as on disk, or a ring of bytes."""
-
-EXECUTION, LINEAGE = "exec.decode", "kv-cache-epoch-1"
-DEFAULTS: Mapping[str, int] = {"max_cache_length": 256, "decode_steps": 8}
-MIB = 1024 * 1024
-WINDOW_BYTES = {"cpu": 8 * MIB, "cuda": 256 * MIB}
-"""The ring when nobody says: on the host a few cache-sized slots, for a device enough to keep copies in flight."""
 
 
 class CausalLM:
@@ -62,9 +55,9 @@ class CausalLM:
 
     def __init__(self, plan: PlanHandle, checkpoint: Checkpoint) -> None:
         document = plan.plan.document
-        options = _options(document.adapter.options if document.adapter else {})
+        options = read_options(document.adapter.options if document.adapter else {})
         self._checkpoint = checkpoint
-        self._plan = plan.plan
+        self._handle = plan
         self._length = options["max_cache_length"]
         self._model = lm.build(checkpoint, options.get("attention"))
         unit = plan.plan.units.get(WEIGHTS)
@@ -72,10 +65,15 @@ class CausalLM:
         without = {key for key in checkpoint.tensors if chosen is not None and not chosen.matches(key)}
         self._bindings = lm.map_keys(self._model, checkpoint, without)
         self._cache = lm.meta_cache(self._model, self._length)
-        self._layouts = _layouts(self._model, self._bindings, self._cache)
+        self._layouts = layouts_of(self._model, self._bindings, self._cache)
         self._staged: tuple[str, MemoryRange, list[torch.Tensor]] | None = None
         self._baseline: dict[str, torch.Tensor] = {}
         self._counters: list[tuple[Any, str, int]] = []
+
+    @property
+    def _plan(self) -> Plan:
+        """Through the handle, so that a look during decode would be counted."""
+        return self._handle.plan
 
     # --- before anything is allocated -----------------------------------------------------------------------------
 
@@ -99,28 +97,11 @@ class CausalLM:
 
     @classmethod
     def draft(cls, checkpoint: Checkpoint, request: DraftRequest) -> Draft:
-        """Units, materializations and execution with exact bytes. Options: see `_options`; `staging` full or streamed."""
+        """Units, materializations and execution with exact bytes. Options: see `read_options`; `staging` full or streamed."""
         if (why := cls.unsupported(checkpoint)) is not None:
             raise CheckpointError(why, "another adapter may support this model")
-        asked = _options(request.options)
-        model = lm.build(checkpoint, asked.get("attention"))
-        without = {*lm.ignored_keys(model, checkpoint), *_second_ends(model, checkpoint)}
-        bindings = lm.map_keys(model, checkpoint, without)
-        layouts = _layouts(model, bindings, lm.meta_cache(model, asked["max_cache_length"]))
-        options: dict[str, Any] = {
-            "max_cache_length": asked["max_cache_length"],
-            "decode_steps": asked["decode_steps"],
-            "attention": lm.attention_of(model),
-            "dtype": lm.NAMES[model.dtype],
-        }
-        keys = [binding.entry.key for binding in bindings]
-        selection = {
-            "patterns": ["*"],
-            "exclude": sorted(escape(key) for key in without),
-            "count": len(keys),
-            "keys_digest": keys_digest(keys),
-        }
-        return _draft(request, layouts, selection, options, asked.get("window_bytes"))
+        model = lm.build(checkpoint, read_options(request.options).get("attention"))
+        return draft(model, checkpoint, request)
 
     @classmethod
     def tokens(cls, checkpoint: Checkpoint, prompt: str) -> list[int]:
@@ -135,7 +116,7 @@ class CausalLM:
         cls, plan: Plan, checkpoint: Checkpoint, prompt: str | None, tokens: Sequence[int]
     ) -> ReferenceFixture:
         """Run the model as `from_pretrained` gives it, greedily, with the plan's cache length, dtype and attention."""
-        options = _options(plan.document.adapter.options if plan.document.adapter else {})
+        options = read_options(plan.document.adapter.options if plan.document.adapter else {})
         fed = list(tokens) if prompt is None else cls.tokens(checkpoint, prompt)
         config = lm.read_config(checkpoint)
         _check_tokens(fed, config.get_text_config().vocab_size, options)
@@ -194,7 +175,7 @@ class CausalLM:
             if (unit, staging) in seen:
                 found.append((planned.id, f"{seen[unit, staging]} is planned for the same; {self.name} keeps one"))
             seen[unit, staging] = planned.id
-            if planned.representation != (expected := _representation(planned)):
+            if planned.representation != (expected := representation_of(planned)):
                 found.append((planned.id, f"representation {planned.representation!r} is none; here: {expected!r}"))
             resource = self._plan.memory_resources.get(planned.memory_resource_id)
             if staging and resource is not None and resource.kind == "accelerator-vram":
@@ -329,32 +310,6 @@ class CausalLM:
             )
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with defaults: max_cache_length and decode_steps (tokens), attention, window_bytes, dtype.
-
-    Raises TallyError for one that is unknown, no positive integer, or too small a cache.
-    """
-    known = {*DEFAULTS, "attention", "window_bytes", "dtype"}
-    if odd := sorted(set(given) - known):
-        raise TallyError(f"causal_lm has no option {odd[0]!r}", f"options: {', '.join(sorted(known))}")
-    options = {**DEFAULTS, **{name: value for name, value in given.items() if value is not None}}
-    for name in ("max_cache_length", "decode_steps", "window_bytes"):
-        if name not in options:
-            continue
-        try:
-            options[name] = int(options[name])
-        except (TypeError, ValueError) as error:
-            raise TallyError(f"option {name} is {options[name]!r}, not an integer") from error
-        if options[name] < 1:
-            raise TallyError(f"option {name} is {options[name]}; it has to be at least 1")
-    if options["decode_steps"] >= options["max_cache_length"]:
-        raise TallyError(
-            f"a cache of {options['max_cache_length']} tokens has no room for a prompt and {options['decode_steps']} steps",
-            "give a larger max_cache_length",
-        )
-    return options
-
-
 def _check_tokens(tokens: Sequence[int], vocabulary: int, options: Mapping[str, Any]) -> None:
     if not tokens:
         raise TallyError("there is no prompt", "give --prompt TEXT or --tokens IDS")
@@ -389,134 +344,6 @@ def _device_of(plan: Plan) -> torch.device:
     raise TallyError(f"this machine has no GPU {wanted}", "draft the plan on the machine that is to run it")
 
 
-Places = list[tuple[str, str, tuple[int, ...], tuple[str, ...]]]
-
-
-def _layouts(model: Any, bindings: Sequence[lm.Binding], cache: Any) -> dict[str, Layout]:
-    """Each unit's layout where it stays: weights in the files' order, buffers, cache, and the cache again."""
-
-    def computed(name: str, tensor: torch.Tensor) -> tuple[str, str, tuple[int, ...], tuple[str, ...]]:
-        return name, lm.NAMES[tensor.dtype], tuple(tensor.shape), ()
-
-    weights: Places = [(b.names[0], b.entry.dtype, b.entry.shape, (b.entry.key,)) for b in bindings]
-    buffers = dict(model.named_buffers(remove_duplicate=False))
-    slots: Places = [computed(name, getattr(layer, attribute)) for name, layer, attribute in lm.cache_slots(cache)]
-    return {
-        WEIGHTS: pack(RESIDENT[WEIGHTS], weights),
-        BUFFERS: pack(RESIDENT[BUFFERS], [computed(name, buffers[name]) for name in lm.buffer_names(model)]),
-        CACHE: pack(RESIDENT[CACHE], slots),
-        BASELINE: pack(RESIDENT[BASELINE], slots),
-    }
-
-
 def _tensors(layout: Layout, memory: MemoryRange) -> dict[str, torch.Tensor]:
     """A tensor over the range for every place."""
     return {place.name: memory.tensor(lm.DTYPES[place.dtype], place.shape, place.offset) for place in layout.places}
-
-
-def _representation(planned: Materialization) -> str:
-    if planned.role == "staging":
-        return STAGED if planned.streamed_bytes is None else RING
-    return RESIDENT[planned.logical_state_id]
-
-
-def _second_ends(model: Any, checkpoint: Checkpoint) -> list[str]:
-    """Keys of ties stored twice with equal bytes: one end suffices. Ties stored with different bytes stay two."""
-    ends: list[str] = []
-    slots = model.state_dict(keep_vars=True)
-    first: dict[int, lm.Binding] = {}
-    for binding in lm.map_keys(model, checkpoint):
-        other = first.setdefault(id(slots[binding.names[0]]), binding)
-        if other is not binding and _equal_bytes(checkpoint, other, binding):
-            ends.append(binding.entry.key)
-    return ends
-
-
-def _equal_bytes(checkpoint: Checkpoint, first: lm.Binding, second: lm.Binding) -> bool:
-    paths = {shard.name: shard.path for shard in checkpoint.files}
-    with paths[first.entry.file].open("rb") as one, paths[second.entry.file].open("rb") as two:
-        one.seek(first.entry.start)
-        two.seek(second.entry.start)
-        for at in range(0, first.entry.bytes, MIB):
-            count = min(MIB, first.entry.bytes - at)
-            if one.read(count) != two.read(count):
-                return False
-    return True
-
-
-def _draft(
-    request: DraftRequest,
-    layouts: Mapping[str, Layout],
-    selection: dict[str, Any],
-    options: dict[str, Any],
-    window: int | None,
-) -> Draft:
-    ram = request.resources["system-ram"]
-    cuda = torch.device(request.device).type == "cuda"
-    stays = request.resources["accelerator-vram" if cuda else "shared-memory"]
-    total = layouts[WEIGHTS].bytes
-    staging: dict[str, Any] = {"representation": STAGED, "expected_bytes": total}
-    if request.staging == "streamed":
-        window = min(window or WINDOW_BYTES["cuda" if cuda else "cpu"], total)
-        staging = {"representation": RING, "expected_bytes": -(-window // 4096) * 4096, "streamed_bytes": total}
-    elif request.staging != "full":
-        raise TallyError(f"staging {request.staging!r} is neither full nor streamed")
-
-    def unit(unit_id: str, semantic_class: str, **more: Any) -> dict[str, Any]:
-        return {"id": unit_id, "semantic_class": semantic_class, **more}
-
-    def materialization(name: str, unit_id: str, role: str, place: str, **more: Any) -> dict[str, Any]:
-        path = request.links.get((request.backing_source_id if place == ram else ram, place))
-        return {
-            "id": name,
-            "logical_state_id": unit_id,
-            "memory_resource_id": place,
-            "role": role,
-            "persistence": "transient" if role == "staging" else "persistent",
-            "requirement": "required",
-            **({"path_id": path} if path and unit_id == WEIGHTS else {}),
-            **({} if role == "staging" else {"representation": RESIDENT[unit_id]}),
-            **({} if role == "staging" else {"expected_bytes": layouts[unit_id].bytes}),
-            **more,
-        }
-
-    units = [
-        unit(WEIGHTS, "immutable_source", backing_source_id=request.backing_source_id, selection=selection),
-        unit(BUFFERS, "derived_reconstructible", reconstruction_inputs=[WEIGHTS]),
-        unit(CACHE, "mutable_authoritative"),
-        unit(BASELINE, "derived_reconstructible", reconstruction_inputs=[CACHE]),
-    ]
-    materializations = [
-        materialization("mat.weights.stage", WEIGHTS, "staging", ram, **staging),
-        materialization("mat.weights.resident", WEIGHTS, "required_residency", stays),
-        materialization("mat.buffers.resident", BUFFERS, "required_residency", stays),
-        materialization("mat.kv-cache", CACHE, "mutable_authority", stays),
-        materialization("mat.replay-baseline", BASELINE, "required_test_state", stays),
-    ]
-    needed = [WEIGHTS, BUFFERS, CACHE]
-    if not layouts[BUFFERS].places:  # nothing is computed: no such state
-        units = [item for item in units if item["id"] != BUFFERS]
-        materializations = [item for item in materializations if item["logical_state_id"] != BUFFERS]
-        needed.remove(BUFFERS)
-    hosts = [place for kind, place in sorted(request.resources.items(), reverse=True) if kind != "accelerator-vram"]
-    return Draft(
-        logical_state_units=units,
-        materializations=materializations,
-        authorities=[{"lineage": LINEAGE, "logical_state_id": CACHE, "materialization_id": "mat.kv-cache"}],
-        execution=[
-            {
-                "id": EXECUTION,
-                "compute_unit_id": request.compute_unit_id,
-                "strategy_unit": "static-cache-decode",
-                "required_state": [
-                    {"logical_state_id": name, "memory_resources": [stays], "representations": [RESIDENT[name]]}
-                    for name in needed
-                ],
-            }
-        ],
-        forbidden_persistent_materializations=[
-            {"logical_state_id": WEIGHTS, "memory_resource_id": place} for place in hosts if place != stays
-        ],
-        options=options,
-        plan_version="1",
-    )
