@@ -95,7 +95,11 @@ def draft_plan(
         "execution": part.execution,
         "forbidden_persistent_materializations": part.forbidden_persistent_materializations,
         "memory_expectations": {
-            "persistent_optional_bytes": 0,
+            "persistent_optional_bytes": sum(
+                made["expected_bytes"]
+                for made in part.materializations
+                if (made["persistence"], made["requirement"]) == ("persistent", "optional")
+            ),
             "unexplained_persistent_host_mirror_bytes": 0,
             "unplanned_persistent_bytes": 0,
             "host_give_back_ratio": DEFAULT_GIVE_BACK_RATIO,
