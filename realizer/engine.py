@@ -487,9 +487,7 @@ class _Realization:
             adapter.save_baseline()
             for repetition in range(expected.repetitions):
                 adapter.restore_baseline()
-                self.emit(
-                    decode.repetition(adapter, fixture, execution.id, expected, self.handle, repetition, mode)
-                )
+                self.emit(decode.repetition(adapter, fixture, execution.id, expected, self.handle, repetition, mode))
             self.progress(f"decode {mode}", expected.repetitions, expected.repetitions)
 
 
