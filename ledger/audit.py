@@ -143,8 +143,8 @@ class _Audit:
                 "chain", "gap", self._frontier.size, f"{total} rows are counted, {self._frontier.size} were read"
             )
         self._documents()
-        self._pins(roots)
         self._stored(stored, roots)
+        self._pins(roots)
 
     def _pages(self, total: int) -> Iterator[list[tuple[Any, ...]]]:
         """Rows in pages; a row that the database cannot hand out is named, and reading goes on after it."""

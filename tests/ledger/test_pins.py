@@ -1,0 +1,183 @@
+"""Pins in the state folder: moved forward, held to, taken anew only when asked."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ledger import checkpoints, pins
+from ledger.audit import verify_ledger
+from ledger.checkpoints import NoteError
+from ledger.errors import LedgerBroken, LedgerError
+from ledger.events import ListLedger
+from ledger.store import Store
+from tests.builders.ledgers import KEY, OTHER_KEY, add_run, fill, one_run, short_bodies, stored
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "state"
+    monkeypatch.setenv(pins.STATE_VARIABLE, str(folder))
+    return folder
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    return stored(tmp_path / "tally.db", one_run(bodies=short_bodies()))
+
+
+def grow(path: Path, number: int) -> None:
+    everything = ListLedger()
+    for known in range(1, number + 1):
+        add_run(everything, known, bodies=short_bodies())
+    with Store.open(path, write=True) as store:
+        fill(store, everything)
+
+
+def test_where_pins_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert pins.state_folder() == tmp_path / "state"
+    monkeypatch.delenv(pins.STATE_VARIABLE)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    assert pins.state_folder() == tmp_path / "xdg" / "tallystick"
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert pins.state_folder() == tmp_path / "home" / ".local" / "state" / "tallystick"
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("origin", ["", "../escape", ".hidden", "a/b", "a b", "x" * 129, "a\nb"])
+def test_an_origin_is_never_a_path(origin: str) -> None:
+    with pytest.raises(LedgerError, match="no plain name"):
+        pins.pin_path(origin)
+
+
+def test_a_pin_moves_forward_and_holds(ledger: Path, state: Path) -> None:
+    with Store.open(ledger) as store:
+        pins.check_pin(store)
+        assert pins.state_pin(store.origin) is None
+        first = pins.move_pin(store)
+        assert (first.size, pins.state_pin(store.origin)) == (store.size(), first)
+        assert pins.move_pin(store) == first
+    grow(ledger, 2)
+    with Store.open(ledger) as store:
+        pins.check(store)
+        second = pins.move_pin(store)
+        assert second.size == store.size() > first.size
+        assert pins.state_pin(store.origin) == second
+    assert verify_ledger(ledger).status == "valid"
+    assert verify_ledger(ledger, use_state=False).status == "valid-unanchored"
+
+
+def test_a_rollback_is_named_with_both_and_can_be_accepted(ledger: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old.db"
+    shutil.copyfile(ledger, old)
+    grow(ledger, 2)
+    with Store.open(ledger) as store:
+        pinned = pins.move_pin(store)
+    shutil.copyfile(old, ledger)
+    for suffix in ("-wal", "-shm"):
+        Path(f"{ledger}{suffix}").unlink(missing_ok=True)
+    with Store.open(ledger) as store:
+        size, root = store.size(), pins.note(store)[1]
+        for refuse in (pins.check_pin, pins.move_pin):
+            with pytest.raises(pins.Rollback) as caught:
+                refuse(store)
+            for part in (str(pinned.size), pinned.root_hex, str(size), root, "--accept"):
+                assert part in str(caught.value)
+        assert pins.state_pin(store.origin) == pinned, "a refused pin stays"
+        document = verify_ledger(ledger)
+        assert (document.status, document.checks.pin) == ("broken", "failed")
+        assert document.problems[0].code == "rollback"
+        accepted = pins.accept_pin(store)
+        assert accepted.size == size
+        pins.check_pin(store)
+    assert verify_ledger(ledger).status == "valid"
+
+
+def test_a_fork_is_named_with_both(ledger: Path, tmp_path: Path) -> None:
+    other = ListLedger()
+    add_run(other, 3, bodies=short_bodies())
+    add_run(other, 4, bodies=short_bodies())
+    forked = stored(tmp_path / "other.db", other)
+    with Store.open(ledger) as store:
+        pinned = pins.move_pin(store)
+    with Store.open(forked) as store:
+        foreign = store.origin
+        text = checkpoints.format_checkpoint(foreign, pinned.size, pinned.root)
+        pins.pin_path(foreign).write_text(text)
+        with pytest.raises(pins.Fork) as caught:
+            pins.check_pin(store)
+        assert isinstance(caught.value, LedgerBroken)
+        assert caught.value.exit_code == 4
+        for part in (foreign, pinned.root_hex, str(pinned.size)):
+            assert part in str(caught.value)
+    assert [problem.code for problem in verify_ledger(forked).problems] == ["fork"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "garbage", "origin\n1\n", "another-ledger\n0\n47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\n", "\xff"]
+)
+def test_a_garbled_state_pin_is_an_error_and_never_no_pin(ledger: Path, text: str) -> None:
+    with Store.open(ledger) as store:
+        path = pins.pin_path(store.origin)
+        path.parent.mkdir(parents=True)
+        path.write_bytes(text.encode("latin-1"))
+        with pytest.raises(NoteError):
+            pins.check_pin(store)
+        with pytest.raises(NoteError):
+            pins.move_pin(store)
+    with pytest.raises(NoteError):
+        verify_ledger(ledger)
+
+
+def test_a_pin_file_with_a_signature_is_held_to_its_key(ledger: Path, tmp_path: Path) -> None:
+    with Store.open(ledger) as store:
+        signed, _ = pins.note(store, KEY)
+        unsigned, root = pins.note(store)
+    assert signed.startswith(unsigned)
+    assert root == checkpoints.parse_checkpoint(unsigned.decode()).root_hex
+    (tmp_path / "signed.pin").write_bytes(signed)
+    (tmp_path / "plain.pin").write_bytes(unsigned)
+    good = verify_ledger(ledger, pin=tmp_path / "signed.pin", use_state=False, public_key=KEY.public_key())
+    assert (good.status, good.checks.signature, good.checks.pin) == ("valid", "ok", "ok")
+    for pin, key in (("signed.pin", OTHER_KEY), ("plain.pin", KEY)):
+        bad = verify_ledger(ledger, pin=tmp_path / pin, use_state=False, public_key=key.public_key())
+        assert (bad.status, bad.checks.signature) == ("broken", "failed")
+        assert [problem.code for problem in bad.problems] == ["signature"]
+
+
+def test_an_empty_ledger_can_be_pinned(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "empty.db", write=True, create=True) as store:
+        assert pins.move_pin(store).size == 0
+        pins.check_pin(store)
+    assert verify_ledger(tmp_path / "empty.db").status == "valid"
+
+
+def test_a_state_folder_that_cannot_be_written_says_so(ledger: Path, state: Path) -> None:
+    state.write_text("a file where the folder should be")
+    with Store.open(ledger) as store, pytest.raises(LedgerError, match=pins.STATE_VARIABLE):
+        pins.move_pin(store)
+
+
+def test_processes_that_move_one_pin_together_leave_the_furthest(ledger: Path) -> None:
+    code = (
+        "import sys\nfrom ledger import pins\nfrom ledger.store import Store\n"
+        "with Store.open(sys.argv[1]) as store:\n    [pins.move_pin(store) for _ in range(20)]\n"
+    )
+    movers = [subprocess.Popen([sys.executable, "-c", code, str(ledger)]) for _ in range(3)]
+    grow(ledger, 4)
+    assert [mover.wait(timeout=60) for mover in movers] == [0, 0, 0]
+    with Store.open(ledger) as store:
+        moved = pins.move_pin(store)
+        assert moved.size == store.size()
+        assert pins.state_pin(store.origin) == moved
+
+
+def test_progress_reaches_the_end(ledger: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    verify_ledger(ledger, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1] > 0
