@@ -8,6 +8,7 @@ process tree's figures stand beside it for that.
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -237,8 +238,10 @@ def owners_in(memory: MemoryRange) -> list[Remembered]:
 
 
 def _tensors() -> Iterator[torch.Tensor]:
-    import torch
-
+    """Every live tensor that the interpreter knows; none in a process that never imported torch."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.Tensor) and thing.device.type != "meta":
             yield thing

@@ -424,7 +424,7 @@ class DeviceRange(MemoryRange):
             first = str(error).splitlines()[0]
             raise AllocationFailed(f"no {length} bytes on {device} for {owner}: {first}") from error
         self._device = self._buffer.device
-        self.space = str(self._device)
+        self.space = "host" if self._device.type == "cpu" else str(self._device)
         self.start = self._buffer.data_ptr()
         self._storage_ref = StorageWeakRef(self._buffer.untyped_storage())
         self._own_references = _references(self._buffer)

@@ -74,6 +74,7 @@ class Probes:
         self._files = HeldPagesWatch(self.proc, ranges, [Path(path).resolve() for path in checkpoint_files])
         self._book = census.StorageBook()
         self._owners: weakref.WeakKeyDictionary[MemoryRange, list[census.Remembered]] = weakref.WeakKeyDictionary()
+        self._outside = process_tree.OutsideShare()
         self._no_baseline: str | None = "no baseline was taken"
 
     # --- samples --------------------------------------------------------------------------------------------------
@@ -86,6 +87,9 @@ class Probes:
         process_tree.adopt_orphans(True)
         gc.collect()
         self._book.remember_baseline()
+        self._outside = process_tree.outside_share(
+            self.proc, process_tree.figures(self.proc, self._pid, reset_peak=False)
+        )
         try:
             self._files.baseline(process_tree.members(self.proc, self._pid))
             self._no_baseline = None
@@ -133,7 +137,7 @@ class Probes:
 
     def _tree_sum(self, tree: process_tree.TreeFigures, unaccounted: Measurement) -> Measurement:
         """RssAnon + RssShmem + VmSwap + HugetlbPages + files held beyond those, each page once."""
-        anonymous, shared = process_tree.distinct_pages(self.proc, tree)
+        anonymous, shared = process_tree.distinct_pages(self.proc, tree, self._outside)
         parts = [anonymous, shared, tree.sums["vm_swap"], tree.sums["hugetlb"], unaccounted]
         method = "RssAnon + RssShmem + VmSwap + HugetlbPages of the tree + files held new since the baseline, once each"
         missing = next((part for part in parts if not part.known), None)

@@ -7,6 +7,7 @@ member does not show makes the sum unavailable, with the reason: a part of a sum
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import dataclass
 
 from ledger.events import Measurement, Measurements, measured, unavailable
@@ -26,7 +27,7 @@ STATUS_FIELDS = {
 
 _MINOR_FAULTS, _MAJOR_FAULTS, _STATE, _PARENT = 7, 9, 0, 1
 """Places in the fields of /proc/PID/stat from the third on (proc_pid_stat(5): fields 10, 12, 3 and 4)."""
-_RESET_PEAK = "5"
+_RESET_PEAK = b"5"
 """What resets VmHWM when written to clear_refs (proc_pid_clear_refs(5))."""
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -123,7 +124,11 @@ def _sum_faults(
 def _reset_peak(proc: ProcFS, pids: tuple[int, ...], peak: Measurement) -> Measurement:
     for pid in pids:
         try:
-            (proc.root / str(pid) / "clear_refs").write_text(_RESET_PEAK)
+            control = os.open(proc.root / str(pid) / "clear_refs", os.O_WRONLY)  # write-only by its mode; never created
+            try:
+                os.write(control, _RESET_PEAK)
+            finally:
+                os.close(control)
         except FileNotFoundError:
             if (proc.root / str(pid) / "stat").exists():
                 return _not_reset(peak, f"process {pid} has no clear_refs")
@@ -143,38 +148,62 @@ def _unit(name: str) -> str:
     return "faults" if name.endswith("faults") else "bytes"
 
 
-def distinct_pages(proc: ProcFS, tree: TreeFigures) -> tuple[Measurement, Measurement]:
-    """The tree's anonymous and shared-memory pages, bytes, a page that several members map not counted for each.
+@dataclass(frozen=True)
+class OutsideShare:
+    """Bytes of the root's anonymous and shared-memory pages that processes outside the tree own a share of."""
 
-    Of a tree of one process these are RssAnon and RssShmem. Of a larger tree, the root's, and the descendants'
-    proportional shares (Pss_Anon and Pss_Shmem of smaps_rollup): a forked child maps its parent's pages without having
-    a copy, and when the parent lets go the child's share becomes whole, so nothing that stays is hidden.
+    anonymous: int = 0
+    shared: int = 0
+
+
+def outside_share(proc: ProcFS, tree: TreeFigures) -> OutsideShare:
+    """What the root shares with the outside (with the process it was forked from, say): its Rss less its Pss.
+
+    Only a tree of one process shows it; of a larger one it cannot be told from sharing within, and nothing is assumed.
+    """
+    if len(tree.pids) != 1:
+        return OutsideShare()
+    try:
+        rollup = proc.table(tree.pids[0], "smaps_rollup")
+    except Unreadable:
+        return OutsideShare()
+    anonymous, shared = tree.sums["rss_anon"].value, tree.sums["rss_shmem"].value
+    if not isinstance(anonymous, int) or not isinstance(shared, int):
+        return OutsideShare()
+    return OutsideShare(
+        max(0, anonymous - rollup.get("Pss_Anon", anonymous)), max(0, shared - rollup.get("Pss_Shmem", shared))
+    )
+
+
+def distinct_pages(proc: ProcFS, tree: TreeFigures, outside: OutsideShare) -> tuple[Measurement, Measurement]:
+    """The tree's anonymous and shared-memory pages, bytes, a page that several members map counted once.
+
+    Of a tree of one process these are RssAnon and RssShmem. Of a larger one, the members' proportional shares (Pss_Anon
+    and Pss_Shmem of smaps_rollup), to which the root's `outside` share is added back: a forked child maps its parent's
+    pages without having a copy, and when the parent lets go the child's share becomes the whole, so that nothing that
+    stays is hidden.
     """
     anonymous, shared = tree.sums["rss_anon"], tree.sums["rss_shmem"]
     if len(tree.pids) <= 1 or not anonymous.known or not shared.known:
         return anonymous, shared
-    totals = [0, 0]
+    totals = [outside.anonymous, outside.shared]
     try:
-        root = proc.status(tree.pids[0])
-        for place, field in enumerate(("RssAnon", "RssShmem")):
-            totals[place] = int(root[field].split()[0]) * 1024
-        for pid in tree.pids[1:]:
+        for pid in tree.pids:
             try:
                 rollup = proc.table(pid, "smaps_rollup")
             except ProcessGone:
                 continue
             for place, field in enumerate(("Pss_Anon", "Pss_Shmem")):
+                if field not in rollup:
+                    raise Unreadable(f"/proc/{pid}/smaps_rollup has no {field}")
                 totals[place] += rollup[field]
-    except (Unreadable, KeyError, ValueError, IndexError) as error:
-        why = f"shares of descendants cannot be read ({error}): shared pages may count more than once"
-        return (
-            anonymous.model_copy(update={"detail": why}),
-            shared.model_copy(update={"detail": why}),
-        )
-    method = "the root's {} and the descendants' {}"
+    except Unreadable as error:
+        why = f"pages that members share may count more than once: {error.message}"
+        return anonymous.model_copy(update={"detail": why}), shared.model_copy(update={"detail": why})
+    method = f"{{}} in /proc/PID/smaps_rollup, summed over {len(tree.pids)} processes"
     return (
-        measured(totals[0], "bytes", method.format("RssAnon", "Pss_Anon")),
-        measured(totals[1], "bytes", method.format("RssShmem", "Pss_Shmem")),
+        measured(totals[0], "bytes", method.format("Pss_Anon")),
+        measured(totals[1], "bytes", method.format("Pss_Shmem")),
     )
 
 
