@@ -160,11 +160,11 @@ def _opened(source: Source) -> RunOpened:
             directory=silent(None),
         ),
         provenance={
+            **_texts("", result.provenance),
+            **_texts("scope.", result.scope),
+            **({"document_status": result.status} if result.status is not None else {}),
             "document_schema": R1_RESULT_SCHEMA,
             "document_digest": source.digest,
-            **({"document_status": result.status} if result.status is not None else {}),
-            **_texts("scope.", result.scope),
-            **_texts("", result.provenance),
         },
     )
 

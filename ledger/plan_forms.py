@@ -149,7 +149,15 @@ def sizes(plan: Plan) -> Iterator[Violation]:
 
 def safe_integers(plan: Plan) -> Iterator[Violation]:
     """Every integer, the adapter's included, is below 2**53: above, two readers may read two numbers."""
-    pending: list[tuple[str, Any]] = [("", plan.raw)]
+    for path, value in unsafe_integers(plan.raw):
+        yield Violation(
+            code="plan.number-unsafe", subject=path, message=f"{value} does not lie between -2**53 and 2**53"
+        )
+
+
+def unsafe_integers(document: Any) -> Iterator[tuple[str, int]]:
+    """Path and value of every integer of magnitude 2**53 or more in a JSON value."""
+    pending: list[tuple[str, Any]] = [("", document)]
     while pending:
         path, value = pending.pop()
         if isinstance(value, dict):
@@ -157,9 +165,7 @@ def safe_integers(plan: Plan) -> Iterator[Violation]:
         elif isinstance(value, list):
             pending += [(f"{path}[{index}]", item) for index, item in enumerate(value) if not isinstance(item, str)]
         elif isinstance(value, int) and abs(value) > MAX_SAFE_INTEGER:
-            yield Violation(
-                code="plan.number-unsafe", subject=path, message=f"{value} does not lie between -2**53 and 2**53"
-            )
+            yield path, value
 
 
 def streamed(plan: Plan) -> Iterator[Violation]:

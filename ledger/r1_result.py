@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ledger import canonical
 from ledger.errors import TallyError
 from ledger.plan import Node
+from ledger.plan_forms import unsafe_integers
 
 R1_RESULT_SCHEMA = "inferswarm.r1.frozen-plan-realization/1"
 
@@ -179,7 +180,7 @@ P = TypeVar("P", bound=Part)
 def read_r1_result(data: bytes) -> tuple[Result, dict[str, Any]]:
     """The document in typed form, and as parsed.
 
-    Raises TallyError for what is not JSON, of another schema, or has a part of the wrong type.
+    Raises TallyError for what is not JSON, of another schema, or has a part of the wrong type or an unsafe integer.
     """
     hint = f"a result is a JSON document of schema {R1_RESULT_SCHEMA}"
     try:
@@ -190,6 +191,9 @@ def read_r1_result(data: bytes) -> tuple[Result, dict[str, Any]]:
         raise TallyError("result is no JSON object with a `schema`", hint)
     if raw["schema"] != R1_RESULT_SCHEMA:
         raise TallyError(f"result has schema {str(raw['schema'])[:80]!r}, expected {R1_RESULT_SCHEMA!r}")
+    unsafe = next(unsafe_integers(raw), None)
+    if unsafe is not None:
+        raise TallyError(f"result holds an integer of magnitude 2**53 or more at {unsafe[0]!r}: {unsafe[1]}")
     try:
         return Result.model_validate(raw, strict=True), raw
     except ValidationError as error:
