@@ -27,11 +27,13 @@ class DecodeGraph:
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
                 self._run()
-        torch.cuda.current_stream(block.device).wait_stream(stream)
+        stream.synchronize()
+        # The matrix library's workspace of that stream came from the common pool. It is given up before the capture, so
+        # that the graph gets one in its own pool, and after it, so that nothing else counts it as live.
+        torch._C._cuda_clearCublasWorkspaces()
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=stream):
             self._run()
-        # The libraries gave this stream a workspace of its own for the warm-up; the graph keeps what it captured with.
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.synchronize(block.device)
         torch.cuda.empty_cache()
