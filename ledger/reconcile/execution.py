@@ -96,7 +96,8 @@ def only_planned_executions(plan: Plan, state: RunState) -> Iterator[Finding]:
 
 @declare(EXECUTION, "execution.state-not-live")
 def required_state_is_live_at_activation(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """At activation each required unit was bound to state observed live, on a resource and in a form the plan allows.
+    """At activation each required unit was bound to state observed live, on a resource and in a form the plan allows, and
+    to nothing that was gone.
 
     Execution that begins on state which is not there yet, or no longer, reads something else.
     """
@@ -107,7 +108,8 @@ def required_state_is_live_at_activation(plan: Plan, state: RunState) -> Iterato
                 item.materialization_id: _usable(state, required, item.materialization_id, seen.sequence)
                 for item in bound
             }
-            if verdicts and all(usable is True for usable in verdicts.values()):
+            gone = [name for name in verdicts if not _there(state, name, seen.sequence)]
+            if not gone and any(usable is True for usable in verdicts.values()):
                 continue
             yield finding(
                 "execution.state-not-live",
@@ -123,8 +125,13 @@ def required_state_is_live_at_activation(plan: Plan, state: RunState) -> Iterato
                 }
                 or "nothing bound",
                 events=[seen.sequence],
-                unknown=bool(verdicts) and all(usable is not False for usable in verdicts.values()),
+                unknown=not gone and any(usable is None for usable in verdicts.values()),
             )
+
+
+def _there(state: RunState, name: str, sequence: int) -> bool:
+    found = state.materializations.get(name)
+    return found is not None and there_at(found, sequence)
 
 
 def _usable(state: RunState, required: RequiredState, name: str, sequence: int) -> bool | None:

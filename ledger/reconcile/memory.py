@@ -160,9 +160,20 @@ def host_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
                 "memory.mirror-unknown",
                 f"{label} growth",
                 expected=f"at most {plan.host_noise_bytes}",
-                observed=growth._asdict(),
+                observed={**growth._asdict(), **_grown_classes(baseline, seen)},
                 events=[baseline.sequence if baseline else None, seen.sequence],
             )
+
+
+def _grown_classes(baseline: Seen | None, seen: Seen) -> dict[str, object]:
+    """By how much each class of pages grew over the baseline (bytes), where both are known."""
+    grown: dict[str, object] = {}
+    for key in TREE_CLASSES:
+        before = number(baseline.body.process.get(key)) if baseline is not None else None
+        now = number(seen.body.process.get(key))
+        if key != "tree_sum" and before is not None and now is not None:
+            grown[key] = now - before
+    return grown
 
 
 def _gaps(seen: Seen | None, keys: tuple[str, ...], *, census: bool) -> dict[str, str]:
@@ -307,9 +318,29 @@ def staging_went_back(plan: Plan, state: RunState) -> Iterator[Finding]:
                 "memory.not-reclaimed",
                 f"{planned.id} {phase}",
                 expected=f"at least {plan.host_give_back_ratio} of the staging bytes",
-                observed={"ratio": ratio, "region_mapped": spread(mapped), "given_back": spread(reclaimed.given_back)},
+                observed={
+                    "ratio": ratio,
+                    "region_mapped": spread(mapped),
+                    "given_back": spread(reclaimed.given_back),
+                    **_classes(reclaimed),
+                },
                 events=[*places(reclaimed.ratio), *places(reclaimed.given_back)],
             )
+
+
+def _classes(reclaimed: ReclamationState) -> dict[str, object]:
+    """Each class of pages before the release and now (bytes), where it was recorded: which of them stayed."""
+    if reclaimed.first is None:
+        return {}
+    before, after = reclaimed.first.body.classes_before, reclaimed.first.body.classes_after
+    sides = {"before": before, "after": after}
+    return {
+        key: {
+            side: shown(figures.get(key)) if number(figures.get(key)) is None else number(figures.get(key))
+            for side, figures in sides.items()
+        }
+        for key in sorted({*before, *after})
+    }
 
 
 def _lowest_ratio(reclaimed: ReclamationState, staged: int | float | None) -> float | None:

@@ -374,8 +374,8 @@ def bindings(plan: Plan) -> dict[str, str]:
             keys[unit.id] = "cpu"
         else:
             keys[unit.id] = f"cuda:{devices}"
-            for resource in unit.memory_resources:
-                keys[resource] = f"cuda:{devices}.vram"
+            for name in unit.memory_resources:
+                keys[name] = f"cuda:{devices}.vram"
             devices += 1
     for resource in plan.memory_resources.values():
         names = {"system-ram": "ram", "shared-memory": "shm"}
