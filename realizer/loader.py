@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import LifoQueue
 from threading import Condition, Lock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,8 +36,11 @@ SKIP_BYTES = 4096
 """Unselected bytes between two neighbours on disk are read into scrap when they are no more than this (a page)."""
 
 IOV_MAX = os.sysconf("SC_IOV_MAX")
-SLOT_BYTES = 16 * MIB
-"""The size of a ring slot when the window is large enough to have one for every thread."""
+DEVICE_SLOT_BYTES = 16 * MIB
+"""A ring slot on the way to a device, where the window allows: enough for a copy to run at the bus's rate."""
+
+HOST_SLOT_BYTES = MIB
+"""The most that passes through a ring slot at once between host ranges: what was read is copied on while still cached."""
 
 
 class Piece(NamedTuple):
@@ -138,13 +141,12 @@ class Loader:
 
         Bytes of a window that belong to no piece are left as they are on the host, and undefined on a device.
         """
-        slots = max(1, min(2 * self.threads, ring.length // SLOT_BYTES or min(self.threads, ring.length // MIB)))
-        slot_bytes = ring.length // slots // 4096 * 4096 or ring.length
+        slots, slot_bytes = self._slots(ring, target)
         segments = self._segments(pieces, target.length)
         windows = list(_windows(segments, slot_bytes))
         if self.verify:
             windows = _spread(windows)
-        free: SimpleQueue[_Slot] = SimpleQueue()
+        free: LifoQueue[_Slot] = LifoQueue()  # the slot used last is the one still cached
         for number in range(slots):
             free.put(_Slot(number * slot_bytes))
         send = _DeviceCopies(ring, target) if target.space != "host" else _HostCopies(ring, target)
@@ -165,6 +167,16 @@ class Loader:
             session.each_with(carry, windows, free.get)
             send.finish()
         return session.total
+
+    def _slots(self, ring: MemoryRange, target: MemoryRange) -> tuple[int, int]:
+        """(number, bytes) of the slots that the ring is cut into: one for each thread, to a device two, in whole pages."""
+        if target.space == "host":
+            slots = max(1, min(self.threads, ring.length // HOST_SLOT_BYTES))
+            most = min(ring.length // slots, HOST_SLOT_BYTES)
+        else:
+            slots = max(1, min(2 * self.threads, ring.length // DEVICE_SLOT_BYTES or ring.length // MIB))
+            most = ring.length // slots
+        return slots, most // 4096 * 4096 or most
 
     def copy(self, layout: Layout, source: MemoryRange, target: MemoryRange) -> int:
         """Carry the layout's bytes from a host range to the same places of another range; returns the tensors' bytes."""

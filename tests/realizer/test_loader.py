@@ -94,7 +94,7 @@ def test_many_slots_with_hashing_never_wait_for_each_other_forever(
     tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One long tensor among many short ones, in more windows than there are slots: parts are hashed in their order."""
-    monkeypatch.setattr(loader_module, "MIB", 4096)
+    monkeypatch.setattr(loader_module, "HOST_SLOT_BYTES", 4096)
     data = {"long": raw_bytes("U8", (200_000,), 3)} | {f"s{at}": raw_bytes("U8", (1500,), at) for at in range(60)}
     keys = [f"s{at}" for at in range(30)] + ["long"] + [f"s{at}" for at in range(30, 60)]
     shard = {key: ("U8", (len(data[key]),), data[key]) for key in keys}
