@@ -30,6 +30,7 @@ from ledger.events import (
     ExecutionActivated,
     FreezingReference,
     MaterializationFailed,
+    MaterializationObserved,
     MaterializationRealized,
     MaterializationReleased,
     MaterializationStarted,
@@ -55,8 +56,9 @@ from ledger.plan import Execution, Materialization, Plan
 from ledger.reconcile import Judgement, judge
 from ledger.reconcile.staging import qualifying_ids
 from realizer import decode, environment
-from realizer.adapter import Adapter, PlanHandle, ReferenceFixture
+from realizer.adapter import Adapter, Layout, PlanHandle, ReferenceFixture
 from realizer.checkpoint import Checkpoint, open_checkpoint
+from realizer.content import content_of
 from realizer.loader import Loader
 from realizer.memory import MemoryRange, RangeInUse, Ranges
 from realizer.probes import Probes
@@ -368,9 +370,23 @@ class _Realization:
                 elapsed_ns=measured(elapsed, "ns", "monotonic clock around allocation and adapter"),
             )
         )
-        self.emit(self.probes.observe(planned, layout, memory))
+        self.emit(self._observed(planned, adapter, layout, memory, loader))
         self.emit(self.probes.sample(f"materialized:{planned.id}"))
         return memory
+
+    def _observed(
+        self, planned: Materialization, adapter: Adapter, layout: Layout, memory: MemoryRange, loader: Loader
+    ) -> MaterializationObserved:
+        """What the probe sees; where content is verified, with the digests of what stays and of what it came from."""
+        seen = self.probes.observe(planned, layout, memory)
+        unit = self.plan.units.get(planned.logical_state_id)
+        of_source = unit is not None and unit.semantic_class == "immutable_source"
+        if not (self.request.verify_content and of_source and planned.persistence == "persistent"):
+            return seen
+        content = content_of(adapter, planned.id, memory, loader)
+        blob = self.put_blob(content.rows, "application/json")
+        digests = {"source_digest": content.source_digest, "resident_digest": content.resident_digest}
+        return seen.model_copy(update={**digests, "tensors_blob": blob})
 
     def _device(self, memory_resource_id: str) -> str | None:
         """The torch device that carries an observed Memory Resource, or None for host memory."""
