@@ -665,8 +665,12 @@ def test_the_published_run_kept_its_shared_pages(published: tuple[ImportedRun, P
         for label, sample in samples.items()
         if label not in ("baseline", "closing")
     )
-    subjects = {item.subject for item in findings(judged(run, plan), "memory.not-reclaimed")}
-    assert subjects == {"mat.routed.ram-stage after-release", "mat.routed.ram-stage after-decode"}
+    found = findings(judged(run, plan), "memory.not-reclaimed")
+    assert {item.subject for item in found} == {
+        "mat.routed.ram-stage after-release",
+        "mat.routed.ram-stage after-decode",
+    }
+    assert all(item.observed["rss_shmem"] == {"before": kept, "after": kept} for item in found)
 
 
 def test_the_published_run_has_residues_beyond_its_accounted_roles(published: tuple[ImportedRun, Plan]) -> None:
@@ -682,6 +686,7 @@ def test_the_published_run_has_residues_beyond_its_accounted_roles(published: tu
     anonymous = (1_214_228 - 334_376) * 1024
     shared = (9_519_620 - 8_192) * 1024
     assert host.observed["grown"] == anonymous + shared
+    assert (host.observed["rss_anon"], host.observed["rss_shmem"]) == (anonymous, shared)
     assert anonymous - 327_680 > plan.host_noise_bytes
     assert judgement.accounting.persistent_required.value == 10_391_381_656
     assert judgement.accounting.persistent_required.source == "declared"
