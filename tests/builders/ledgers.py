@@ -16,7 +16,6 @@ from ledger.events import (
     Body,
     Draft,
     ListLedger,
-    MemorySampled,
     RunClosed,
     RunOpened,
     VerdictRecorded,
@@ -40,9 +39,9 @@ def run_id(number: int) -> str:
     return f"{RUN_ID[:-4]}{number:04x}"
 
 
-def short_bodies(plan: Plan = PLAN, **opened_changes: object) -> list[Body]:
-    """The clean run without most of its memory samples: small files for tests that make many."""
-    bodies = [body for body in clean_bodies(plan) if not isinstance(body, MemorySampled) or body.census is None]
+def run_bodies(plan: Plan = PLAN, **opened_changes: object) -> list[Body]:
+    """The clean run, with fields of run.opened changed."""
+    bodies = clean_bodies(plan)
     return [body.model_copy(update=opened_changes) if isinstance(body, RunOpened) else body for body in bodies]
 
 
@@ -91,9 +90,8 @@ def add_verdict(ledger: ListLedger, run: str, plan: Plan = PLAN) -> None:
 def add_witness(ledger: ListLedger, number: int, watched: str, plan: Plan = PLAN) -> str:
     """A witness run without a plan: opened, closed."""
     run = run_id(number)
-    first = opened(
-        plan, purpose="witness", plan=None, witness_of=watched, adapter=None, model=None, checkpoint_files=[]
-    )
+    without = {"purpose": "witness", "plan": None, "witness_of": watched, "adapter": None, "model": None}
+    first = opened(plan).model_copy(update={**without, "checkpoint_files": []})
     bodies: list[Body] = [first, RunClosed(outcome="completed")]
     ledger.append(run, 0, [draft(body, run, index) for index, body in enumerate(bodies)])
     return run

@@ -15,7 +15,7 @@ from ledger.checkpoints import NoteError
 from ledger.errors import LedgerBroken, LedgerError
 from ledger.events import ListLedger
 from ledger.store import Store
-from tests.builders.ledgers import KEY, OTHER_KEY, add_run, fill, one_run, short_bodies, stored
+from tests.builders.ledgers import KEY, OTHER_KEY, add_run, fill, one_run, run_bodies, stored
 
 
 @pytest.fixture(autouse=True)
@@ -27,13 +27,13 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
-    return stored(tmp_path / "tally.db", one_run(bodies=short_bodies()))
+    return stored(tmp_path / "tally.db", one_run(bodies=run_bodies()))
 
 
 def grow(path: Path, number: int) -> None:
     everything = ListLedger()
     for known in range(1, number + 1):
-        add_run(everything, known, bodies=short_bodies())
+        add_run(everything, known, bodies=run_bodies())
     with Store.open(path, write=True) as store:
         fill(store, everything)
 
@@ -100,8 +100,8 @@ def test_a_rollback_is_named_with_both_and_can_be_accepted(ledger: Path, tmp_pat
 
 def test_a_fork_is_named_with_both(ledger: Path, tmp_path: Path) -> None:
     other = ListLedger()
-    add_run(other, 3, bodies=short_bodies())
-    add_run(other, 4, bodies=short_bodies())
+    add_run(other, 3, bodies=run_bodies())
+    add_run(other, 4, bodies=run_bodies())
     forked = stored(tmp_path / "other.db", other)
     with Store.open(ledger) as store:
         pinned = pins.move_pin(store)

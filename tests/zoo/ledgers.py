@@ -19,7 +19,7 @@ from ledger.database import sqlite_driver
 from ledger.events import ListLedger, RunSuperseded
 from ledger.merkle import root_from_leaves
 from ledger.store import Store
-from tests.builders.ledgers import PLAN, add_run, draft, fill, run_id, short_bodies
+from tests.builders.ledgers import PLAN, add_run, draft, fill, run_bodies, run_id
 from tests.builders.runs import edited_plan
 
 FAR = 10**6
@@ -31,8 +31,8 @@ TARGET = 5
 def good(path: Path) -> Path:
     """A freezing, a judged run, a second judged run, and a supersession; checkpoints of each stage kept inside."""
     ledger = ListLedger()
-    add_run(ledger, 1, bodies=short_bodies())
-    add_run(ledger, 2, bodies=short_bodies())
+    add_run(ledger, 1, bodies=run_bodies())
+    add_run(ledger, 2, bodies=run_bodies())
     first = run_id(1)
     body = RunSuperseded(reason="measured again", by=run_id(2))
     ledger.append(first, len(ledger.events(first)), [draft(body, first, len(ledger.events(first)))])
@@ -238,7 +238,7 @@ def restored(path: Path) -> None:
     origin = origin_of(path)
     path.unlink()
     ledger = ListLedger()
-    add_run(ledger, 1, bodies=short_bodies())
+    add_run(ledger, 1, bodies=run_bodies())
     with Store.open(path, write=True, create=True) as store:
         fill(store, ledger)
     with Raw(path) as raw:
@@ -251,7 +251,7 @@ def forked(path: Path) -> None:
     path.unlink()
     ledger = ListLedger()
     for number in (1, 3, 4, 5):
-        add_run(ledger, number, bodies=short_bodies())
+        add_run(ledger, number, bodies=run_bodies())
     with Store.open(path, write=True, create=True) as store:
         fill(store, ledger)
     with Raw(path) as raw:
@@ -269,7 +269,7 @@ def log_lost(path: Path) -> None:
     origin = origin_of(path)
     path.unlink()
     ledger = ListLedger()
-    add_run(ledger, 1, bodies=short_bodies())
+    add_run(ledger, 1, bodies=run_bodies())
     with Store.open(path, write=True, create=True) as store:
         fill(store, ledger)
     with Raw(path) as raw:
@@ -278,8 +278,8 @@ def log_lost(path: Path) -> None:
         raw.run("PRAGMA wal_autocheckpoint = 0")
         raw.run("PRAGMA wal_checkpoint(TRUNCATE)")
         rest = ListLedger()
-        add_run(rest, 1, bodies=short_bodies())
-        add_run(rest, 2, bodies=short_bodies())
+        add_run(rest, 1, bodies=run_bodies())
+        add_run(rest, 2, bodies=run_bodies())
         for place in rest.recorded[raw.size() :]:
             raw.run(
                 "INSERT INTO events (position, envelope, hash) VALUES (?, ?, ?)",
@@ -475,7 +475,7 @@ class Bad:
 
 
 # Positions: 0 the freezing; 1 to LAST the first run with its verdict; then the second; then the supersession.
-RUN_EVENTS = len(short_bodies()) + 1
+RUN_EVENTS = len(run_bodies()) + 1
 SECOND = 1 + RUN_EVENTS
 SIZE = 2 + 2 * RUN_EVENTS
 
