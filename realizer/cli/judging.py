@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,8 @@ from realizer.cli.options import json_option, ledger_option, run_argument
 from realizer.cli.rendering import (
     SEVERITY_STYLES,
     cell,
+    confined,
+    duration,
     emit_json,
     emit_line,
     facts,
@@ -111,10 +115,11 @@ def _invariant_parts(invariant: Invariant) -> Iterator[RenderableType]:
 @click.command()
 @run_argument("a")
 @run_argument("b")
+@click.option("--all", "everything", is_flag=True, help="List what is expected to differ too.")
 @click.option("--md", "as_markdown", is_flag=True, help="Markdown, for a pull request.")
 @ledger_option
 @json_option
-def compare(a: str, b: str, as_markdown: bool, ledger: str, as_json: bool) -> int:
+def compare(a: str, b: str, everything: bool, as_markdown: bool, ledger: str, as_json: bool) -> int:
     """Lay two runs side by side; exit 3 when they differ in more than what every two runs differ in.
 
     Times, ids, addresses and memory within the plan's noise are expected to differ and kept apart. Either run may be
@@ -137,7 +142,7 @@ def compare(a: str, b: str, as_markdown: bool, ledger: str, as_json: bool) -> in
         for line in _markdown(document):
             emit_line(line)
     else:
-        show(*_comparison_parts(document))
+        show(*_comparison_parts(document, everything))
     return 0 if document.same else 3
 
 
@@ -153,25 +158,49 @@ def _split(document: ComparisonDocument) -> tuple[list[Difference], list[Differe
     return different, [d for d in document.differences if d.kind == "expected"]
 
 
-def _comparison_parts(document: ComparisonDocument) -> Iterator[RenderableType]:
+def _comparison_parts(document: ComparisonDocument, everything: bool) -> Iterator[RenderableType]:
     different, expected = _split(document)
-    yield joined(
-        ("SAME", "bold green") if document.same else ("DIFFERENT", "bold red"), f"{len(different)} differences"
-    )
+    count = f"{len(different)} difference{'s' if len(different) != 1 else ''}"
+    yield joined(("SAME", "bold green") if document.same else ("DIFFERENT", "bold red"), count)
     yield facts([("A", document.a), ("B", document.b)])
     if different:
         yield ""
         yield heading("Differences")
-        yield _difference_table(different)
+        yield from _listed(different)
     if expected:
         yield ""
-        yield heading("Expected to differ")
-        yield _difference_table(expected)
+        yield joined(
+            ("EXPECTED TO DIFFER", "bold"), _by_part(expected), ("" if everything else "--all lists them", "dim")
+        )
+        if everything:
+            yield from _listed(expected)
+        elif timed := [d for d in expected if d.path.endswith("_ns")]:
+            rows = [(d.path.removesuffix("_ns"), _span(d.a), _span(d.b), times(d.a, d.b)) for d in timed]
+            yield table(("time", "A", "B", "B / A"), rows, right=("A", "B", "B / A"))
 
 
-def _difference_table(differences: list[Difference]) -> RenderableType:
-    rows = [(d.path, json_value(d.a), json_value(d.b), times(d.a, d.b)) for d in differences]
-    return table(("path", "A", "B", "B / A"), rows, right=("B / A",))
+def _by_part(differences: list[Difference]) -> str:
+    """How many there are in each part of a run."""
+    counts = Counter(re.split(r"[.\[]", d.path, maxsplit=1)[0] for d in differences)
+    return ", ".join(f"{part} {count}" for part, count in sorted(counts.items()))
+
+
+def _span(value: object) -> str:
+    return duration(value) if isinstance(value, int | float) else json_value(value)
+
+
+def _listed(differences: list[Difference]) -> Iterator[RenderableType]:
+    """A table where there is room; else two lines each."""
+    if not confined():
+        rows = [(d.path, json_value(d.a), json_value(d.b), times(d.a, d.b)) for d in differences]
+        yield table(("path", "A", "B", "B / A"), rows, right=("B / A",))
+        return
+    for d in differences:
+        ratio = times(d.a, d.b)
+        yield cell(d.path, "bold")
+        yield joined(
+            "", (json_value(d.a), "red"), ("->", "dim"), (json_value(d.b), "green"), (ratio and f"x {ratio}", "dim")
+        )
 
 
 def times(a: object, b: object) -> str:

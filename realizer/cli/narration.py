@@ -8,6 +8,15 @@ from typing import Any
 from ledger import events as e
 from realizer.cli.rendering import inert, measured, short_digest, size
 
+CLASSES = (
+    ("rss_anon", "anon"),
+    ("rss_shmem", "shared"),
+    ("rss_file", "file"),
+    ("vm_swap", "swap"),
+    ("tree_sum", "sum"),
+)
+"""The process tree's classes that are shown, and what they are called there."""
+
 
 def subject(body: e.Body) -> str:
     """What the event is about: the id that it names, or nothing."""
@@ -103,8 +112,8 @@ def _watched(body: Any) -> str:
 
 
 def _sampled(body: Any) -> str:
-    shown = [(key, body.process.get(key)) for key in ("rss_anon", "rss_shmem", "rss_file", "vm_swap")]
-    return ", ".join(f"{key} {measured(value)}" for key, value in shown if value is not None)
+    shown = [(name, body.process.get(key)) for key, name in CLASSES]
+    return ", ".join(f"{name} {measured(value)}" for name, value in shown if value is not None)
 
 
 _TOLD: dict[type[e.Body], Callable[[Any], str]] = {
@@ -116,7 +125,7 @@ _TOLD: dict[type[e.Body], Callable[[Any], str]] = {
     e.EnvironmentObserved: _environment,
     e.PlanAccepted: lambda b: ", ".join(f"{key} {size(value)}" for key, value in sorted(b.required_bytes.items())),
     e.PlanRejectedEvent: lambda b: "; ".join(f"{v.code} {v.subject}: {v.message}" for v in b.violations),
-    e.ReferenceBound: lambda b: measured(b.digest),
+    e.ReferenceBound: lambda b: short_digest(measured(b.digest)),
     e.MaterializationStarted: lambda b: f"{b.role} on {b.memory_resource_id} as {b.representation}",
     e.MaterializationRealized: _claimed,
     e.MaterializationObserved: _observed,

@@ -21,6 +21,7 @@ from realizer.cli.rendering import (
     json_value,
     progress_bars,
     say,
+    short_digest,
     show,
     size,
     stack,
@@ -261,13 +262,13 @@ def show_plan(file: str, as_json: bool) -> None:
     document = found.document
     memory = _persistent_bytes(found)
     show(
-        joined(("PLAN", "bold"), found.computed_digest, _seal(found)),
+        joined(("PLAN", "bold"), short_digest(found.computed_digest), _seal(found)),
         facts(
             [
                 ("schema", f"{found.schema}, version {document.plan_version}"),
                 ("model", f"{document.model.repository} @ {document.model.revision}"),
                 ("adapter", document.adapter.name if document.adapter else "none named"),
-                ("reference", found.correctness.reference_digest or "none bound"),
+                ("reference", short_digest(found.correctness.reference_digest)),
                 ("correctness", _correctness(found)),
                 ("give-back", f"at least {found.host_give_back_ratio:.0%} of staging"),
             ]

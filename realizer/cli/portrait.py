@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from realizer.cli.narration import ratio, region
+from realizer.cli.narration import CLASSES, ratio, region
 from realizer.cli.rendering import (
     OUTCOME_STYLES,
     SEVERITY_STYLES,
     VERDICT_STYLES,
     cell,
+    confined,
     facts,
     heading,
     inert,
     joined,
     json_value,
     measured,
-    on_terminal,
     short_digest,
     size,
     table,
@@ -35,14 +35,6 @@ if TYPE_CHECKING:
 
 LONGEST_VALUE = 160
 """Characters of an expected or observed value that a terminal shows; --json has all of it."""
-
-CLASSES = (
-    ("rss_anon", "anon"),
-    ("rss_shmem", "shared"),
-    ("rss_file", "file"),
-    ("vm_swap", "swap"),
-    ("tree_sum", "sum"),
-)
 
 
 def portrait(plan: Plan | None, state: RunState, judgement: Judgement | None) -> Iterator[RenderableType]:
@@ -62,10 +54,20 @@ def portrait(plan: Plan | None, state: RunState, judgement: Judgement | None) ->
     yield from _decode(state)
     yield from _memory(state)
     if judgement is not None:
-        yield from _accounting(judgement.accounting)
+        if state.materializations:
+            yield from _accounting(judgement.accounting)
         yield from findings_parts(judgement.findings)
     for witness in state.witnesses:
         yield from ("", heading("Witness"), facts(_identity(witness)))
+
+
+def brief(plan: Plan | None, state: RunState, judgement: Judgement | None) -> Iterator[RenderableType]:
+    """A run that did not come to its end: what stopped it is said elsewhere, this is how far it came."""
+    yield verdict_line(state, judgement)
+    if state.materializations:
+        yield from ("", heading("Materializations"), _materializations(plan, state), "")
+    if judgement is not None:
+        yield facts([("findings", f"{_counts(judgement.findings)}; `tally show {state.run_id}` lists them")])
 
 
 def verdict_line(state: RunState, judgement: Judgement | None) -> Text:
@@ -263,14 +265,14 @@ def _accounting(accounting: Accounting | None) -> Iterator[RenderableType]:
 
 
 def findings_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
-    """Each finding with what was expected, what was observed and which events say so."""
+    """Each finding, errors first, with what was expected, what was observed and which events say so."""
     yield ""
     if not findings:
         yield joined(("FINDINGS", "bold"), ("none", "green"))
         return
-    counts = [f"{n} {name}" for name in SEVERITY_STYLES if (n := sum(f.severity == name for f in findings))]
-    yield joined(("FINDINGS", "bold"), ", ".join(counts))
-    for finding in findings:
+    yield joined(("FINDINGS", "bold"), _counts(findings))
+    order = list(SEVERITY_STYLES)
+    for finding in sorted(findings, key=lambda finding: order.index(finding.severity)):
         yield joined((finding.severity, SEVERITY_STYLES[finding.severity]), (finding.code, "bold"), finding.subject)
         if finding.expected is not None:
             yield _said("expected", finding.expected)
@@ -280,9 +282,14 @@ def findings_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
             yield joined(("  events  ", "dim"), _sequences(finding.events), separator=" ")
 
 
+def _counts(findings: Sequence[Finding]) -> str:
+    counts = [f"{n} {name}" for name in SEVERITY_STYLES if (n := sum(f.severity == name for f in findings))]
+    return ", ".join(counts) or "none"
+
+
 def _said(what: str, value: object) -> Text:
     text = json_value(value)
-    if on_terminal() and len(text) > LONGEST_VALUE:
+    if confined() and len(text) > LONGEST_VALUE:
         text = text[:LONGEST_VALUE] + "…"
     return joined((f"  {what}", "dim"), text, separator=" ")
 

@@ -139,7 +139,7 @@ def _settle(store: Store, run_id: str, as_json: bool) -> bool:
     """Record the verdict of a run that was closed, and show the run; whether it passed."""
     from ledger.reconcile import run_document
     from realizer.cli.access import record_verdict
-    from realizer.cli.portrait import portrait
+    from realizer.cli.portrait import brief, portrait
     from realizer.cli.resolving import from_store
 
     if store.next_sequence(run_id) == 0:
@@ -151,7 +151,8 @@ def _settle(store: Store, run_id: str, as_json: bool) -> bool:
     if as_json:
         emit_json(run_document(state, judgement))
     else:
-        show(*portrait(source.plan, state, judgement), pager=False)
+        told = portrait if state.outcome == "completed" else brief
+        show(*told(source.plan, state, judgement), pager=False)
     return judgement is not None and judgement.verdict == "PASS"
 
 

@@ -102,6 +102,11 @@ def width() -> int:
     return _width(sys.stdout)
 
 
+def confined() -> bool:
+    """Somebody looks at it in so many columns: a terminal, or COLUMNS says so. Long names may be shortened then."""
+    return width() < UNBOUNDED_WIDTH
+
+
 def _console(stream: Any, width: int | None = None) -> Console:
     return Console(file=stream, width=width or _width(stream), markup=False, emoji=False, highlight=False)
 
@@ -267,17 +272,17 @@ def measured(measurement: Measurement | None) -> str:
 
 
 def short_digest(digest: str | None) -> str:
-    """Enough of a digest to tell it from others on a terminal; all of it anywhere else."""
+    """Enough of a digest to tell it from others where columns are few; all of it anywhere else."""
     if digest is None:
         return "none"
-    if not on_terminal() or len(digest) <= 24:
+    if not confined() or len(digest) <= 24:
         return inert(digest)
     return inert(digest[:23] + "…")
 
 
 def moment(recorded_at: str) -> str:
-    """An event's time, to the second on a terminal."""
-    if on_terminal() and len(recorded_at) >= 19:
+    """An event's time, to the second where columns are few."""
+    if confined() and len(recorded_at) >= 19:
         return inert(recorded_at[:19].replace("T", " "))
     return inert(recorded_at)
 

@@ -12,12 +12,10 @@ import click
 
 from ledger.errors import NotFound
 from realizer.cli.options import json_option, ledger_option, run_argument
-from realizer.cli.rendering import cell, emit_json, emit_json_line, inert, joined, measured, say, show, size
+from realizer.cli.rendering import emit_json, emit_json_line, inert, joined, measured, say, show, size
 from realizer.cli.resolving import RunSource, open_run
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from ledger.events import Event
     from ledger.fold import RunState
     from realizer.cli.documents import StateDocument
@@ -115,33 +113,27 @@ def state_document(state: RunState, source: RunSource, reached: Event, last: int
 
 
 def _walk(events: Iterator[Event], source: RunSource, as_json: bool) -> None:
-    from ledger.fold import RunState, fold
     from realizer.cli.documents import StepDocument
     from realizer.cli.narration import subject
+    from realizer.cli.streams import show_events
 
-    state = RunState()
-    parts: list[RenderableType] = []
-    for event in events:
-        after = fold([event], state)
-        changed = list(changes(state, after))
-        state = after
-        if as_json:
-            document = StepDocument(
-                sequence=event.sequence, type=event.type, subject=subject(event.body), changed=changed
-            )
-            emit_json_line(json.dumps(document.model_dump(mode="json"), ensure_ascii=False))
-        else:
-            parts += _step_parts(event, changed)
     if not as_json:
         say(f"folding {source.run_id} event by event; nothing is executed again")
-        show(*parts)
+        show_events(_steps(events))
+        return
+    for event, changed in _steps(events):
+        document = StepDocument(sequence=event.sequence, type=event.type, subject=subject(event.body), changed=changed)
+        emit_json_line(json.dumps(document.model_dump(mode="json"), ensure_ascii=False))
 
 
-def _step_parts(event: Event, changed: list[str]) -> Iterator[RenderableType]:
-    from realizer.cli.streams import event_line
+def _steps(events: Iterator[Event]) -> Iterator[tuple[Event, list[str]]]:
+    from ledger.fold import RunState, fold
 
-    yield event_line(event)
-    yield from (cell(f"       {line}", "dim") for line in changed)
+    state = RunState()
+    for event in events:
+        after = fold([event], state)
+        yield event, list(changes(state, after))
+        state = after
 
 
 def changes(before: RunState, after: RunState) -> Iterator[str]:

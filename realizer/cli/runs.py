@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+from rich.text import Text
 
 from ledger.errors import NotFound, TallyError
 from realizer.cli.access import shown_ledger
@@ -11,15 +14,19 @@ from realizer.cli.rendering import (
     OUTCOME_STYLES,
     VERDICT_STYLES,
     cell,
+    confined,
     emit_json,
     moment,
-    on_terminal,
     say,
-    short_digest,
     show,
     table,
 )
 from realizer.cli.resolving import open_run
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ledger.documents import RunSummary
 
 SHORTEST_PREFIX = 13
 """Characters of a run id that a list shows at least: its milliseconds."""
@@ -50,34 +57,42 @@ def runs(limit: int | None, ledger: str, as_json: bool) -> None:
     if not found:
         say(f"no runs in {shown_ledger(ledger)}; `tally realize PLAN` makes one")
         return
-    shown = SHORTEST_PREFIX if on_terminal() else None
+    show(_run_table(found))
+
+
+def _run_table(found: list[RunSummary]) -> RenderableType:
+    """All of it where nobody looks at columns; else prefixes that suffice to name each run, and short digests."""
     ids = [run.run_id for run in found]
-    while shown is not None and len({run_id[:shown] for run_id in ids}) < len(set(ids)):
+    if not confined():
+        whole = [
+            (run.run_id, run.opened_at, run.purpose, *_ended(run), run.assurance or "", run.plan_digest or "none")
+            for run in found
+        ]
+        return table(("run", "opened", "purpose", "outcome", "verdict", "assurance", "plan"), whole)
+    shown = SHORTEST_PREFIX
+    while len({run_id[:shown] for run_id in ids}) < len(set(ids)):
         shown += 1
-    show(
-        table(
-            ("run", "opened", "purpose", "outcome", "verdict", "plan"),
-            [
-                (
-                    run.run_id[:shown],
-                    moment(run.opened_at),
-                    run.purpose,
-                    cell(run.outcome, OUTCOME_STYLES[run.outcome]),
-                    _verdict(run.verdict, run.assurance, run.superseded_by),
-                    short_digest(run.plan_digest)[: 15 if on_terminal() else None],
-                )
-                for run in found
-            ],
+    rows = [
+        (
+            run.run_id[:shown],
+            moment(run.opened_at),
+            *_ended(run),
+            (run.plan_digest or "none").removeprefix("sha256:")[:8],
         )
-    )
+        for run in found
+    ]
+    return table(("run", "opened", "outcome", "verdict", "plan"), rows)
 
 
-def _verdict(verdict: str | None, assurance: str | None, superseded_by: str | None) -> object:
-    text = "none" if verdict is None else f"{verdict} {assurance}" if not on_terminal() else verdict
-    made = cell(text, VERDICT_STYLES.get(verdict or "", "dim"))
-    if superseded_by is not None:
-        made.append(" superseded", style="yellow")
-    return made
+def _ended(run: RunSummary) -> tuple[Text, Text]:
+    """Outcome (with the purpose, where it is no realization) and verdict."""
+    outcome = cell(run.outcome, OUTCOME_STYLES[run.outcome])
+    if confined() and run.purpose != "realization":
+        outcome.append(f" {run.purpose}", style="dim")
+    verdict = cell(run.verdict or "none", VERDICT_STYLES.get(run.verdict or "", "dim"))
+    if run.superseded_by is not None:
+        verdict.append(" superseded", style="yellow")
+    return outcome, verdict
 
 
 @click.command("show")

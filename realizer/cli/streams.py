@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from ledger.errors import NotFound
 from realizer.cli.options import RunName, json_option, ledger_option, run_argument
-from realizer.cli.rendering import duration, emit_json_line, joined, say, show
+from realizer.cli.rendering import (
+    cell,
+    confined,
+    duration,
+    emit_json_line,
+    emit_line,
+    inert,
+    joined,
+    say,
+    show,
+    table,
+)
 from realizer.cli.resolving import open_run
 
 if TYPE_CHECKING:
@@ -19,6 +31,7 @@ if TYPE_CHECKING:
     from ledger.events import Event
 
 POLL_SECONDS = 0.25
+REMARK = " " * 7
 TYPE_STYLES = {
     "run": "bold",
     "plan": "cyan",
@@ -36,18 +49,30 @@ TYPE_STYLES = {
 }
 
 
-def event_line(event: Event) -> Text:
-    """Sequence, the run's own clock, type, subject, and what the event says."""
+def event_columns(event: Event) -> tuple[Text, Text, Text, Text]:
+    """Sequence, the run's own clock, type, and subject with what the event says."""
     from realizer.cli.narration import narrate, subject
 
     clock = duration(event.elapsed_ns) if event.elapsed_ns is not None else "later"
     about = subject(event.body)
+    said = joined((about, "bold"), narrate(event.body)) if about else cell(narrate(event.body))
     style = TYPE_STYLES.get(event.type.split(".")[0], "")
-    parts: list[object] = [(f"{event.sequence:>4}", "dim"), (f"{clock:>9}", "dim"), (f"{event.type:<24}", style)]
-    if about:
-        parts.append((about, "bold"))
-    parts.append(narrate(event.body))
-    return joined(*parts)
+    return cell(f"{event.sequence:>4}", "dim"), cell(f"{clock:>9}", "dim"), cell(f"{event.type:<24}", style), said
+
+
+def show_events(events: Iterable[tuple[Event, Sequence[str]]], *, pager: bool = True) -> None:
+    """Events, each with remarks below it: a table for a terminal, a line each (as they come) for anything else."""
+    if not confined():
+        for event, remarks in events:
+            emit_line("  ".join(column.plain for column in event_columns(event)).rstrip())
+            for remark in remarks:
+                emit_line(f"{REMARK}{inert(remark)}")
+        return
+    rows: list[tuple[object, ...]] = []
+    for event, remarks in events:
+        rows.append(event_columns(event))
+        rows += [("", "", "", cell(remark, "dim")) for remark in remarks]
+    show(table(("", "", "", ""), rows), pager=pager)
 
 
 @click.command()
@@ -76,8 +101,7 @@ def log(run: str, types: tuple[str, ...], ledger: str, as_json: bool) -> None:
             for recorded, _ in chosen:
                 emit_json_line(recorded.envelope)
             return
-        lines = [event_line(event) for _, event in chosen]
-    show(*lines) if lines else say("no event of that type")
+        show_events((event, ()) for _, event in chosen)
 
 
 def _wanted(kind: str, types: tuple[str, ...]) -> bool:
@@ -121,5 +145,5 @@ def _follow(envelope: str, event: Event, as_json: bool) -> None:
     if as_json:
         emit_json_line(envelope)
     else:
-        show(event_line(event), pager=False)
+        show_events([(event, ())], pager=False)
     sys.stdout.flush()
