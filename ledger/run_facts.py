@@ -70,6 +70,13 @@ def _range(extremes: Extremes | None) -> Any:
     return shown[0] if len(shown) == 1 else shown
 
 
+def _some(extremes: Extremes) -> Any:
+    """Whether a count was ever above zero, or that it is not known."""
+    if extremes.unknown is not None or extremes.high is None:
+        return "unknown"
+    return extremes.high.value > 0
+
+
 def _figures(prefix: str, figures: Measurements, rule: Rule = "memory") -> Iterator[tuple[str, Fact]]:
     """Figures by key; counters and words of the machine are incidental."""
     for key, measurement in figures.items():
@@ -165,8 +172,7 @@ def _environment(state: RunState) -> Iterator[tuple[str, Fact]]:
         yield f"{path}.available_bytes", Fact(_value(resource.available_bytes), "incidental")
         yield f"{path}.parent", Fact(resource.parent)
     for name, measurement in body.facts.items():
-        words = isinstance(measurement.value, str) or not measurement.known
-        yield f"environment.facts[{name}]", Fact(_value(measurement), "exact" if words else "incidental")
+        yield f"environment.facts[{name}]", Fact(_value(measurement))
 
 
 # --- materialization and release ----------------------------------------------------------------------------------
@@ -299,9 +305,11 @@ def _deviation(path: str, deviation: DeviationState) -> Iterator[tuple[str, Fact
 
 
 def _source(state: RunState) -> Iterator[tuple[str, Fact]]:
-    rules: dict[str, Rule] = {"read_bytes": "memory"}
+    rules: dict[str, Rule] = {"read_bytes": "memory", "other_accesses": "incidental"}
     for name, extremes in state.watch.items():
         yield f"source.{name}", Fact(_range(extremes), rules.get(name, "exact"))
+        if name == "other_accesses":
+            yield "source.seen_by_others", Fact(_some(extremes))
     for who, events in state.source_accesses.by.items():
         yield f"source.accesses[{who}]", Fact(events)
 

@@ -215,6 +215,7 @@ PLANTED: list[tuple[str, Edit, set[str]]] = [
         ),
         before=SourceWatched,
     ), {"source.accesses[tree]", "order[source.accessed tree]"}),
+    ("another process read it", set_(SourceWatched, {"other_accesses": count(2)}), {"source.seen_by_others"}),
     ("watch not armed", set_(SourceWatched, {"armed": flag(0)}), {"source.armed"}),
     # memory
     ("host peak", set_(MemorySampled, {"process/vm_hwm": size(4096 * MIB)}, label="after-decode"), {
@@ -291,6 +292,20 @@ def test_what_is_bound_to_differ_is_kept_apart(edit: Edit, expected: set[str]) -
     assert comparison.same
     assert paths(comparison) == set()
     assert paths(comparison, "expected") == expected | {"run.id"}
+
+
+def test_how_often_other_processes_read_the_checkpoint_is_their_affair() -> None:
+    def read(times: int) -> list[Body]:
+        return changed(clean_bodies(plan), SourceWatched, {"other_accesses": count(times)})
+
+    plan = small_plan()
+    comparison = compare(compared(read(19), plan), compared(read(6), plan, run_id=OTHER_RUN))
+    assert comparison.same
+    assert {item.path for item in comparison.differences} == {
+        "run.id",
+        "source.other_accesses",
+        "findings[decode.access-unknown checkpoint].observed",
+    }
 
 
 def closing_rss(rss: int, plan: Plan) -> ComparisonDocument:
