@@ -732,9 +732,9 @@ def _sampled(state: RunState, sequence: int, body: MemorySampled) -> None:
             *census.by_owner.values(),
             *census.evidence_host_by_role.values(),
         )
-        if any(figure.value is None or figure.status not in _VALUED for figure in figures):
+        if any(figure.value is None or trust(figure) not in ("observed", "declared") for figure in figures):
             state.sample_gaps.setdefault("census/owners", sequence)
-        if census.unowned_device_bytes.value is None:
+        if trust(census.unowned_device_bytes) not in ("observed", "declared"):
             state.sample_gaps.setdefault("census/unowned_device_bytes", sequence)
 
 
@@ -745,7 +745,12 @@ def _read(
     peaks = state.peaks
     for key, measurement in figures.items():
         value = measurement.value
-        if measurement.status in _VALUED and isinstance(value, int | float) and value >= 0:
+        if (
+            isinstance(value, int | float)
+            and value >= 0
+            and measurement.status in _VALUED
+            and measurement.source in _BELIEVED
+        ):
             name = prefix + key
             highest = peaks.get(name)
             if highest is None:
