@@ -43,13 +43,15 @@ def encode(value: Any) -> str:
         raise EventError(f"value has no canonical JSON form: {error}") from error
     if "\\u0000" in text and _holds_nul(value):
         raise EventError("value has no canonical JSON form here: a string holds U+0000, which databases cut or refuse")
-    if _MAY_BE_LARGE.search(text) and (large := _large_float(value)) is not None:
+    if ("e+" in text or isinstance(value, float) or _SIXTEEN_DIGITS.search(text)) and (
+        large := _large_float(value)
+    ) is not None:
         raise EventError(f"value has no canonical JSON form here: {large} is an integer of magnitude 2**53 or more")
     return text
 
 
-_MAY_BE_LARGE = re.compile(r"[0-9]{16}|e\+")
-"""What the text of a number of magnitude 2**53 (16 digits) or more must hold; a cheap sieve before looking closely."""
+_SIXTEEN_DIGITS = re.compile(r"[:,\[]-?[1-9][0-9]{15}")
+"""Inside a value, a number of magnitude 2**53 reads so, or with an exponent: a cheap sieve before looking closely."""
 
 
 def _large_float(value: Any) -> float | None:
