@@ -31,7 +31,10 @@ LIBRARIES = (
 PRIVATE = "withheld: the run was recorded as private"
 MASK = "***"
 
-_SECRET_NAME = re.compile(r"(pass(word|wd|phrase)?|secret|token|credential|auth|api[-_]?key|access[-_]?key)s?$", re.I)
+_SECRET_NAME = re.compile(
+    r"^(?!no-).*(pass(word|wd|phrase)?|secrets?|token|credentials?|auth|api[-_]?keys?|access[-_]?keys?)$", re.I
+)
+"""Names of options and assignments whose value is hidden. `--tokens` are ids to decode, `--no-…` takes no value."""
 _SECRET_VALUE = re.compile(
     r"\b(hf_[A-Za-z0-9]{10,}|gh[pousr]_[A-Za-z0-9]{10,}|github_pat_\w{10,}|sk-[A-Za-z0-9_-]{10,}|xox[a-z]-[\w-]{10,}"
     r"|AKIA[0-9A-Z]{12,}|eyJ[\w-]{10,}\.[\w-]+\.[\w-]*)"
@@ -176,11 +179,10 @@ def mask(arguments: Sequence[str]) -> list[str]:
     masked = []
     hide_next = False
     for argument in arguments:
-        if hide_next and not argument.startswith("--"):
+        if hide_next:
             masked.append(MASK)
             hide_next = False
             continue
-        hide_next = False
         name, equals, _ = argument.partition("=")
         if argument.startswith("-") and _SECRET_NAME.search(name.lstrip("-")):
             masked.append(f"{name}={MASK}" if equals else argument)

@@ -1,45 +1,48 @@
 """Watching the checkpoint's files: who opens, reads or maps them while nobody should.
 
 Several means together, since each alone is blind to something: inotify sees opens by any process and any language, and
-through hard links, but not by whom; the audit hook sees opens by this interpreter; /proc shows descriptors and mappings
-of the tree; its read counter moves when a copy elsewhere is read. What no means sees: page faults on a mapping that was
-made before, and a copied file that is opened elsewhere. An open is attributed to the tree when the tree is seen doing
-it; any other is of unknown origin, or another process's where one is seen holding the file.
+through hard links, but not by whom; fanotify tells, where the kernel lets it, which are this process's own; the audit
+hook sees opens by this interpreter; /proc shows who holds descriptors and mappings; the tree's read counter moves when a
+copy elsewhere is read. A thread that sleeps until inotify has something
+looks at /proc at once, while whoever opened the file still holds it. What no means sees: page faults on a mapping that
+was made before, and a copied file that is opened elsewhere.
+
+An access is the tree's when the tree is seen making it or holding the file; another process's when one is seen holding
+it; and else of unknown origin.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
-import struct
+import select
 import sys
+import threading
 import weakref
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from ledger.events import Measurement, SourceAccessed, SourceWatched, measured, unavailable
 from realizer import process_tree
+from realizer.fanotify import OTHER_PROCESS, OpenerQueue
+from realizer.inotify import FileId, Inotify
 from realizer.procfs import ProcessGone, ProcFS, Unreadable
 
 NETWORK_FILESYSTEMS = frozenset({
     "9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2",
     "orangefs", "smb3", "smbfs", "virtiofs", "vboxsf", "prl_fs",
 })  # fmt: skip
-"""Filesystems whose files another machine can read without this kernel's notice. Every `fuse.` one counts too."""
+"""Filesystems whose files another machine can read without this kernel's notice. Every `fuse` one counts too."""
+MEANS = ["inotify", "audit hook", "descriptors", "mappings", "read counter"]
+PAUSE_SECONDS = 0.005
+"""The listening thread's rest after each look, so that a flood of events cannot keep it busy."""
 
-_IN_ACCESS, _IN_OPEN = 0x1, 0x20
-_IN_CLOSE = 0x8 | 0x10
-"""Closings are asked for so that two opens one after another stay two: equal neighbours in the queue are merged."""
-_IN_UNMOUNT, _IN_OVERFLOW, _IN_IGNORED = 0x2000, 0x4000, 0x8000
-_EVENT = struct.Struct("iIII")
-"""struct inotify_event without its name: wd, mask, cookie, len (inotify(7))."""
-
-FileId = tuple[int, int]
-"""Device and inode."""
+Access = Literal["open", "read", "mapping"]
+Origin = Literal["tree", "other", "unknown"]
+Sighting = tuple[FileId, Access, Origin, str]
+"""File, kind of access, whose, and by which means it was seen."""
+Holder = tuple[int, Literal["descriptor", "mapping"], FileId]
 
 _armed: weakref.WeakSet[CheckpointWatch] = weakref.WeakSet()
 _hooked: list[bool] = []
@@ -63,16 +66,6 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         watch._opened_here((state.st_dev, state.st_ino))
 
 
-@dataclass
-class _Seen:
-    """What was counted of one file since the mark."""
-
-    opens: int = 0
-    reads: int = 0
-    opened_here: int = 0
-    reported: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-
 class CheckpointWatch:
     """Watches checkpoint files from `arm` on, and counts accesses from `mark` on.
 
@@ -85,17 +78,30 @@ class CheckpointWatch:
         self._pid = os.getpid()
         self._names = _names([Path(path) for path in files])
         self._ids: dict[FileId, str] = {}
-        self._by_descriptor: dict[int, FileId] = {}
         self._paths: dict[FileId, Path] = {}
-        self._inotify = -1
         self._problems: list[str] = []
-        self._overflowed = False
+        self._inotify = Inotify()
+        self._openers = OpenerQueue()
+        self._lock = threading.RLock()
+        self._wake = -1
+        self._thread: threading.Thread | None = None
         self._marked = False
-        self._seen: dict[FileId, _Seen] = {}
-        self._held: set[tuple[int, str, FileId]] = set()
+        self._opens_here: deque[FileId] = deque()
+        self._forget()
         self._counters: dict[int, int] = {}
         self._counter_problem: str | None = "the watch was never marked"
         self._own_reads = 0
+
+    def _forget(self) -> None:
+        """Count from nothing."""
+        self._opens_here.clear()
+        self._credit: Counter[FileId] = Counter()
+        self._seen: Counter[Sighting] = Counter()
+        self._reported: Counter[Sighting] = Counter()
+        self._by: dict[Sighting, set[int]] = {}
+        self._opened: set[FileId] = set()
+        self._held: Counter[Holder] = Counter()
+        self._inotify.overflowed = False
 
     # --- arming ---------------------------------------------------------------------------------------------------
 
@@ -107,191 +113,164 @@ class CheckpointWatch:
             except OSError as error:
                 self._problems.append(f"{name}: {error.strerror}")
                 continue
-            self._ids[(state.st_dev, state.st_ino)] = name
-            self._paths[(state.st_dev, state.st_ino)] = path
-        self._seen = {file: _Seen() for file in self._ids}
+            file = (state.st_dev, state.st_ino)
+            self._ids[file], self._paths[file] = name, path
+            self._inotify.watch(file, path, name, reads=False)
+            self._openers.watch(file, path)
         if not _hooked:
             sys.addaudithook(_audit)
             _hooked.append(True)
         _armed.add(self)
-        self._arm_inotify(_IN_OPEN | _IN_CLOSE)
-
-    def _arm_inotify(self, mask: int) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if self._inotify < 0:
-            create = getattr(libc, "inotify_init1", None)
-            self._inotify = create(os.O_NONBLOCK | os.O_CLOEXEC) if create is not None else -1
-            if self._inotify < 0:
-                number = ctypes.get_errno() if create is not None else errno.ENOSYS
-                self._problems.append(f"inotify: {os.strerror(number)}")
-                return
-        for file, path in self._paths.items():
-            watch = libc.inotify_add_watch(self._inotify, os.fsencode(path), ctypes.c_uint32(mask))
-            if watch < 0:
-                problem = f"inotify of {self._ids[file]}: {os.strerror(ctypes.get_errno())}"
-                if problem not in self._problems:
-                    self._problems.append(problem)
-            else:
-                self._by_descriptor[watch] = file
 
     def mark(self, name: str = "release") -> None:
         """From here on no access is expected: count anew, reads through descriptors opened before included."""
-        self._drain()
-        if self._inotify >= 0:
-            self._arm_inotify(_IN_OPEN | _IN_CLOSE | _IN_ACCESS)
-        self._seen = {file: _Seen() for file in self._ids}
-        self._marked = True
-        self._overflowed = False
-        try:
-            self._held = self._holders(process_tree.members(self.proc, self._pid))
-            self._counters = process_tree.read_counter(self.proc, self._pid)
-            self._counter_problem = None
-        except Unreadable as error:
-            self._counter_problem = error.message
-        self._own_reads = ProcFS.bytes_read
-        self._drain()
-        self._seen = {file: _Seen() for file in self._ids}
+        with self._lock:
+            if self._inotify.descriptor >= 0:
+                for file, path in self._paths.items():
+                    self._inotify.watch(file, path, self._ids[file], reads=True)
+            self._inotify.drain()
+            self._openers.drain()
+            self._forget()
+            try:
+                self._held = self._holders(process_tree.members(self.proc, self._pid))
+                self._counters = process_tree.read_counter(self.proc, self._pid)
+                self._counter_problem = None
+            except Unreadable as error:
+                self._counter_problem = error.message
+            self._own_reads = ProcFS.bytes_read
+            self._marked = True
+        self._listen()
 
     def close(self) -> None:
         """Stop watching."""
         _armed.discard(self)
-        if self._inotify >= 0:
-            os.close(self._inotify)
-            self._inotify = -1
+        if self._thread is not None:
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+            os.close(self._wake)
+            self._thread = None
+        with self._lock:
+            self._inotify.close()
+            self._openers.close()
 
-    # --- what was seen --------------------------------------------------------------------------------------------
+    def _listen(self) -> None:
+        if self._thread is None and self._inotify.descriptor >= 0:
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC)
+            arguments = (weakref.ref(self), self._inotify.descriptor, self._wake)
+            self._thread = threading.Thread(target=_listening, args=arguments, name="checkpoint-watch", daemon=True)
+            self._thread.start()
+
+    # --- noticing -------------------------------------------------------------------------------------------------
 
     def _opened_here(self, file: FileId) -> None:
-        seen = self._seen.get(file)
-        if seen is not None:
-            seen.opened_here += 1
+        """Called by the audit hook, in whichever thread opens: appending is one step that no other comes between."""
+        if file in self._ids:
+            self._opens_here.append(file)
 
-    def _drain(self) -> None:
-        """Take every event that inotify has queued."""
-        if self._inotify < 0:
-            return
-        while True:
-            try:
-                data = os.read(self._inotify, 65536)
-            except BlockingIOError:
+    def notice(self) -> None:
+        """Take what inotify has, and lay it beside who is seen opening and holding the files at this moment."""
+        with self._lock:
+            batch = self._inotify.drain()
+            by_file: dict[FileId, set[int]] = {}
+            for file, pid in self._openers.drain():
+                by_file.setdefault(file, set()).add(pid)
+            here: Counter[FileId] = Counter()
+            while self._opens_here:
+                here[self._opens_here.popleft()] += 1
+            if not self._marked:
                 return
-            except OSError as error:
-                self._problems.append(f"inotify: {error.strerror}")
-                return
-            offset = 0
-            while offset + _EVENT.size <= len(data):
-                descriptor, mask, _, length = _EVENT.unpack_from(data, offset)
-                offset += _EVENT.size + length
-                self._event(descriptor, mask)
+            for file, count in here.items():
+                self._sight(file, "open", "tree", "audit hook", count, [self._pid])
+                self._opened.add(file)
+                self._credit[file] += count
+            for file, count in batch.opens.items():
+                if count:
+                    self._opened.add(file)
+                explained = min(count, self._credit[file])
+                self._credit[file] -= explained
+                openers = by_file.get(file, set()) - ({self._pid} if explained else set())
+                if count > explained:
+                    self._unseen("open", file, count - explained, openers)
+            for file, count in batch.reads.items():
+                if count and file not in self._opened:  # a read after an open is the opener's
+                    self._unseen("read", file, count, set())
+            self._new_mappings()
 
-    def _event(self, descriptor: int, mask: int) -> None:
-        if mask & _IN_OVERFLOW:
-            self._overflowed = True
-            return
-        file = self._by_descriptor.get(descriptor)
-        if file is None:
-            return
-        if mask & (_IN_IGNORED | _IN_UNMOUNT):
-            self._problems.append(f"inotify of {self._ids[file]}: the watch was lost with the file or its filesystem")
-            return
-        seen = self._seen[file]
-        seen.opens += bool(mask & _IN_OPEN)
-        seen.reads += bool(mask & _IN_ACCESS)
+    def _sight(
+        self, file: FileId, access: Access, origin: Origin, means: str, count: int, pids: Iterable[int] = ()
+    ) -> None:
+        sighting = (file, access, origin, means)
+        self._seen[sighting] += count
+        self._by.setdefault(sighting, set()).update(pids)
 
-    def _holders(self, pids: Sequence[int]) -> set[tuple[int, str, FileId]]:
-        """(process, "descriptor" or "mapping", file) for the checkpoint files that these processes hold now."""
-        found = set()
+    def _unseen(self, access: Access, file: FileId, count: int, openers: set[int]) -> None:
+        """An access that the audit hook did not see. It is the tree's when the kernel names a member as an opener or a
+        member is seen holding the file (for a read: since before the mark); another's when that one is."""
+        try:
+            tree = process_tree.members(self.proc, self._pid)
+            held = self._holders(tree)
+        except Unreadable:
+            tree, held = [self._pid], Counter()
+        mine = openers & set(tree)
+        if mine:
+            self._sight(file, access, "tree", "inotify, and fanotify's process id", count, mine)
+            return
+        holding = {pid for pid, _, it in (held if access == "read" else held - self._held) if it == file}
+        if holding:
+            self._sight(file, access, "tree", "inotify, and /proc/PID of the tree", count, holding)
+            return
+        others = self._other_holders(file, tree)
+        if others:
+            self._sight(file, access, "other", "inotify, and /proc/PID/fd of other processes", count, others)
+        else:
+            # A process id that fanotify gave may be of a child that has ended, so it does not settle whose it was.
+            self._sight(file, access, "unknown", "inotify", count, openers - {OTHER_PROCESS})
+
+    def _new_mappings(self) -> None:
+        """Mappings that were not there at the mark, made through whichever descriptor."""
+        try:
+            held = self._holders(process_tree.members(self.proc, self._pid))
+        except Unreadable:
+            return  # `summary` says that mappings cannot be seen
+        for (pid, how, file), count in (held - self._held).items():
+            if how == "mapping":
+                self._held[(pid, how, file)] += count
+                self._sight(file, "mapping", "tree", "/proc/PID/maps of the tree", count, [pid])
+
+    def _holders(self, pids: Iterable[int]) -> Counter[Holder]:
+        """Which of these processes map, or hold open, which checkpoint files, and how many times."""
+        found: Counter[Holder] = Counter()
         for pid in pids:
             try:
                 for entry in self.proc.maps(pid):
                     if (entry.device, entry.inode) in self._ids:
-                        found.add((pid, "mapping", (entry.device, entry.inode)))
+                        found[(pid, "mapping", (entry.device, entry.inode))] += 1
             except ProcessGone:
                 continue
             for file in self._open_files(pid):
-                found.add((pid, "descriptor", file))
+                found[(pid, "descriptor", file)] += 1
         return found
 
-    def _open_files(self, pid: int) -> set[FileId]:
+    def _open_files(self, pid: int) -> list[FileId]:
+        """The checkpoint file of every descriptor that the process holds on one."""
         folder = self.proc.root / str(pid) / "fd"
         try:
             names = os.listdir(folder)  # noqa: PTH208 - names are enough
         except OSError as error:
             if not (self.proc.root / str(pid) / "stat").exists():
-                return set()
+                return []
             raise Unreadable(f"{folder}: {error.strerror}") from error
-        found = set()
+        found = []
         for name in names:
             try:
                 state = (folder / name).stat()
             except OSError:
                 continue  # closed meanwhile
             if (state.st_dev, state.st_ino) in self._ids:
-                found.add((state.st_dev, state.st_ino))
+                found.append((state.st_dev, state.st_ino))
         return found
 
-    def accesses(self) -> list[SourceAccessed]:
-        """Accesses since the mark that no earlier call has returned; none before the mark."""
-        if not self._marked:
-            return []
-        found = []
-        for access in self._attribute():
-            reported = self._seen[access.file].reported
-            key = (access.access, access.attributed_to)
-            fresh = access.count - reported[key]
-            if fresh > 0:
-                reported[key] = access.count
-                name = self._ids[access.file]
-                found.append(
-                    SourceAccessed(
-                        path=measured(name, None, "name of the watched file, relative to the checkpoint"),
-                        access=access.access,
-                        attributed_to=access.attributed_to,
-                        pid=access.pid,
-                        count=measured(fresh, "accesses", access.means),
-                        means=access.means,
-                    )
-                )
-        return found
-
-    def _attribute(self) -> list[_Attributed]:
-        """Everything seen since the mark, by file and by who is seen doing it."""
-        self._drain()
-        found: list[_Attributed] = []
-        try:
-            tree = process_tree.members(self.proc, self._pid)
-            held = self._holders(tree)
-        except Unreadable:
-            tree, held = [self._pid], set()
-        fresh = held - self._held
-        for file, seen in self._seen.items():
-            mine = [holder for holder in fresh if holder[2] == file]
-            for kind in ("descriptor", "mapping"):
-                pids = sorted({pid for pid, how, _ in mine if how == kind})
-                if pids:
-                    means = f"/proc/PID/{'fd' if kind == 'descriptor' else 'maps'} of the tree"
-                    found.append(_Attributed(_literal(kind), "tree", file, _pid(pids), len(pids), means))
-            if seen.opened_here:
-                here = measured(self._pid, None, "the interpreter that runs the audit hook")
-                found.append(_Attributed("open", "tree", file, here, seen.opened_here, "audit hook"))
-            # A process that holds the file now opened it without our seeing when it is no member that the hook saw.
-            explained = seen.opened_here + len({pid for pid, _, _ in mine if pid != self._pid or not seen.opened_here})
-            rest = max(0, seen.opens - explained)
-            if rest:
-                found.append(self._others("open", file, rest, tree, "inotify"))
-            if seen.reads and not seen.opens:
-                found.append(self._others("read", file, seen.reads, tree, "inotify, through an older descriptor"))
-        return found
-
-    def _others(
-        self, access: Literal["open", "read"], file: FileId, count: int, tree: Sequence[int], means: str
-    ) -> _Attributed:
-        """Accesses that the tree was not seen making: another process's when one holds the file, else unknown."""
-        if access == "read" and any(
-            pid in tree for pid, how, held in self._held if how == "descriptor" and held == file
-        ):
-            pids = sorted({pid for pid, how, held in self._held if how == "descriptor" and held == file})
-            return _Attributed(access, "tree", file, _pid(pids), count, means)
+    def _other_holders(self, file: FileId, tree: Sequence[int]) -> list[int]:
         others = []
         for pid in self.proc.pids():
             if pid in tree:
@@ -301,53 +280,68 @@ class CheckpointWatch:
                     others.append(pid)
             except Unreadable:
                 continue  # another user's process; who opened the file stays unknown then
-        if others:
-            return _Attributed(access, "other", file, _pid(others), count, means)
-        nobody = unavailable(None, "/proc/PID/fd of every process", "no process holds the file open now")
-        return _Attributed(access, "unknown", file, nobody, count, means)
+        return others
+
+    # --- reporting ------------------------------------------------------------------------------------------------
+
+    def accesses(self) -> list[SourceAccessed]:
+        """Accesses since the mark that no earlier call has returned; none before the mark."""
+        self.notice()
+        with self._lock:
+            fresh = self._seen - self._reported
+            self._reported = Counter(self._seen)
+            return [
+                SourceAccessed(
+                    path=measured(self._ids[file], None, "name of the watched file, relative to the checkpoint"),
+                    access=access,
+                    attributed_to=origin,
+                    pid=_pid(sorted(self._by[(file, access, origin, means)])),
+                    count=measured(count, "accesses", means),
+                    means=means,
+                )
+                for (file, access, origin, means), count in sorted(fresh.items())
+            ]
 
     def summary(self) -> SourceWatched:
         """How well was watched, and what was seen in all since the mark."""
-        attributed = self._attribute() if self._marked else []
-        by_tree = sum(access.count for access in attributed if access.attributed_to == "tree")
-        by_others = sum(access.count for access in attributed if access.attributed_to != "tree")
-        armed = bool(self._by_descriptor) and not self._problems and self._marked
-        why = "; ".join(self._problems) or (None if self._marked else "the watch was never marked")
+        self.notice()
+        problems = [*self._problems, *self._inotify.problems]
+        armed = self._inotify.armed and not problems and self._marked
+        why = "; ".join(problems) or (None if self._marked else "the watch was never marked")
         mapped, opened = self._held_now()
-        unmarked = unavailable("accesses", "checkpoint watch", "the watch was never marked")
-        method = "checkpoint watch since the release"
         return SourceWatched(
             armed=measured(int(armed), "flag", "inotify and audit hook on every checkpoint file", detail=why),
-            overflowed=measured(int(self._overflowed), "flag", "IN_Q_OVERFLOW of inotify"),
+            overflowed=measured(int(self._inotify.overflowed), "flag", "IN_Q_OVERFLOW of inotify"),
             network_filesystem=self._network(),
-            tree_accesses=measured(by_tree, "accesses", method) if self._marked else unmarked,
-            other_accesses=measured(by_others, "accesses", method) if self._marked else unmarked,
+            tree_accesses=self._count(("tree",)),
+            other_accesses=self._count(("other", "unknown")),
             mapped_files=mapped,
             open_descriptors=opened,
             read_bytes=self._read_bytes(),
-            means=["inotify", "audit hook", "descriptors", "mappings", "read counter"],
+            means=[*MEANS, *(["fanotify"] if self._openers.descriptor >= 0 else [])],
         )
 
+    def _count(self, origins: tuple[Origin, ...]) -> Measurement:
+        method = "checkpoint watch since the release"
+        if not self._marked:
+            return unavailable("accesses", method, "the watch was never marked")
+        with self._lock:
+            count = sum(count for (_, _, origin, _), count in self._seen.items() if origin in origins)
+        return measured(count, "accesses", method)
+
     def _held_now(self) -> tuple[Measurement, Measurement]:
+        by_maps = "checkpoint files in /proc/PID/maps of the tree"
+        by_descriptors = "descriptors on checkpoint files in /proc/PID/fd of the tree"
         try:
             held = self._holders(process_tree.members(self.proc, self._pid))
         except Unreadable as error:
             return (
-                unavailable("files", "checkpoint files in /proc/PID/maps of the tree", error.message),
-                unavailable("descriptors", "checkpoint files in /proc/PID/fd of the tree", error.message),
+                unavailable("files", by_maps, error.message),
+                unavailable("descriptors", by_descriptors, error.message),
             )
-        return (
-            measured(
-                len({file for _, how, file in held if how == "mapping"}),
-                "files",
-                "checkpoint files in /proc/PID/maps of the tree",
-            ),
-            measured(
-                len([file for _, how, file in held if how == "descriptor"]),
-                "descriptors",
-                "checkpoint files in /proc/PID/fd of the tree",
-            ),
-        )
+        mapped = {file for _, how, file in held if how == "mapping"}
+        opened = sum(count for (_, how, _), count in held.items() if how == "descriptor")
+        return measured(len(mapped), "files", by_maps), measured(opened, "descriptors", by_descriptors)
 
     def _read_bytes(self) -> Measurement:
         """What the tree read since the mark, whatever it read, without these probes' own looks at /proc."""
@@ -365,36 +359,36 @@ class CheckpointWatch:
     def _network(self) -> Measurement:
         """1 when a checkpoint file lies on a filesystem that other machines can read unseen, else 0."""
         method = "filesystem types in /proc/self/mountinfo"
-        kinds = set()
         try:
-            for path in self.files:
-                kinds.add(self.proc.mount_of(path).kind)
+            kinds = sorted({self.proc.mount_of(path).kind for path in self.files})
         except Unreadable as error:
             return unavailable("flag", method, error.message)
-        network = sorted(kind for kind in kinds if kind in NETWORK_FILESYSTEMS or kind.startswith("fuse"))
-        return measured(int(bool(network)), "flag", method, detail=", ".join(network or sorted(kinds)) or None)
+        network = [kind for kind in kinds if kind in NETWORK_FILESYSTEMS or kind.startswith("fuse")]
+        return measured(int(bool(network)), "flag", method, detail=", ".join(network or kinds) or None)
 
 
-@dataclass(frozen=True)
-class _Attributed:
-    """Accesses of one kind to one file by one origin, since the mark."""
-
-    access: Literal["open", "read", "mapping", "descriptor"]
-    attributed_to: Literal["tree", "other", "unknown"]
-    file: FileId
-    pid: Measurement
-    count: int
-    means: str
-
-
-def _literal(kind: str) -> Literal["mapping", "descriptor"]:
-    return "mapping" if kind == "mapping" else "descriptor"
+def _listening(watch: weakref.ref[CheckpointWatch], inotify: int, wake: int) -> None:
+    """The listening thread: asleep until something happens, then looking who does it."""
+    poll = select.poll()
+    poll.register(inotify, select.POLLIN)
+    poll.register(wake, select.POLLIN)
+    stop = threading.Event()
+    while not stop.is_set():
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        here = watch()
+        if wake in ready or here is None:
+            return
+        here.notice()
+        del here
+        stop.wait(PAUSE_SECONDS)
 
 
 def _pid(pids: Sequence[int]) -> Measurement:
-    """The process, the first where several did it (the others in the detail)."""
+    """The process, the first where several did it (the others in the detail); unknown where none was seen."""
+    if not pids:
+        return unavailable(None, "/proc/PID of every process", "no process was seen holding the file")
     rest = f"also {', '.join(str(pid) for pid in pids[1:])}" if len(pids) > 1 else None
-    return measured(pids[0], None, "/proc/PID of the holders", detail=rest)
+    return measured(pids[0], None, "audit hook, or /proc/PID of the holders", detail=rest)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

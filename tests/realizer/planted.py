@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import mmap
 import os
@@ -36,16 +37,18 @@ def plant(function: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]
 
 
 def measure(name: str) -> dict[str, Any]:
-    """Run one plant in a fresh interpreter; what it returned."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.realizer.planted", name],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=60,
-        check=False,
-    )
+    """Run one plant in a fresh interpreter; what it returned. One at a time: files on tmpfs are seen by all of a user."""
+    with (Path(tempfile.gettempdir()) / f"tally-planted-{os.geteuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.realizer.planted", name],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            timeout=60,
+            check=False,
+        )
     if done.returncode != 0:
         raise AssertionError(f"{name} failed in its process:\n{done.stderr}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
