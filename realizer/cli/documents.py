@@ -137,6 +137,43 @@ class StateDocument(Document):
     superseded_by: str | None
 
 
+class ListedTensor(Document):
+    """One tensor as it was placed. `source_digest` is null where the source's bytes were not digested; `why` says it."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    bytes: int
+    offset: int
+    device: str
+    source_digest: str | None
+    resident_digest: str | None
+    why: str
+
+
+class TensorRow(ListedTensor):
+    """A listed tensor and what it belongs to."""
+
+    materialization: str
+
+
+class UnlistedMaterialization(Document):
+    """A materialization that was observed without a list of its tensors."""
+
+    materialization: str
+    tensors: Measurement
+    why: str
+
+
+class WeightsDocument(Document):
+    """`tally weights`: every tensor that the run listed, and what it did not list."""
+
+    format: Literal["tally.weights/1"] = "tally.weights/1"
+    run_id: str
+    tensors: list[TensorRow]
+    unlisted: list[UnlistedMaterialization]
+
+
 class StepDocument(Document):
     """`tally replay --step --json`: one event a line, with what it changed in the state."""
 

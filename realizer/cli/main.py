@@ -27,7 +27,7 @@ COMMANDS = {
     "reconcile": "judging:reconcile",
     "invariants": "judging:invariants",
     "compare": "judging:compare",
-    "weights": "runs:weights",
+    "weights": "weights:weights",
     "supersede": "runs:supersede",
     "import": "importing:import_",
     "query": "ledgers:query",

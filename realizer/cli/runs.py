@@ -1,4 +1,4 @@
-"""`tally runs`, `show`, `weights` and `supersede`: what runs there are, and one of them at a glance."""
+"""`tally runs`, `show` and `supersede`: what runs there are, and one of them at a glance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from ledger.errors import NotFound, TallyError
+from ledger.errors import NotFound
 from realizer.cli.access import shown_ledger
 from realizer.cli.options import RunName, json_option, ledger_option, run_argument
 from realizer.cli.rendering import (
@@ -118,48 +118,6 @@ def show_run(run: str, ledger: str, as_json: bool) -> None:
             emit_json(run_document(state, judgement))
         else:
             show(*portrait(source.plan, state, judgement))
-
-
-@click.command()
-@run_argument()
-@ledger_option
-@json_option
-def weights(run: str, ledger: str, as_json: bool) -> None:
-    """List each tensor that a run placed: materialization, place, dtype, shape, bytes, digests or why there are none.
-
-    \b
-    Example:
-      tally weights @latest
-    """
-    import json
-
-    from ledger.canonical import decode
-    from ledger.fold import fold
-
-    rows: list[dict[str, object]] = []
-    with open_run(run, ledger) as source:
-        for materialization_id, observed in fold(source.events()).materializations.items():
-            for event in observed.observed[-1:]:
-                if event.body.tensors_blob is None:
-                    continue
-                data = source.blob(event.body.tensors_blob)
-                if data is None:
-                    raise TallyError(
-                        f"the tensor list {event.body.tensors_blob} is not at hand", "try the ledger itself"
-                    )
-                rows += [{"materialization": materialization_id, **row} for row in decode(data, what="tensor list")]
-    if as_json:
-        emit_json({"format": "tally.weights/1", "tensors": rows})
-        return
-    if not rows:
-        say("no tensor lists were recorded in this run")
-        return
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    show(table(columns, [[_plain(row.get(key), json.dumps) for key in columns] for row in rows]))
-
-
-def _plain(value: object, dump: object) -> str:
-    return value if isinstance(value, str) else dump(value)  # type: ignore[operator]
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""`runs`, `log`, `watch`, `supersede`, `weights`: what runs there are, their events, and corrections."""
+"""`runs`, `log`, `watch`, `supersede`: what runs there are, their events, and corrections."""
 
 from __future__ import annotations
 
@@ -228,9 +228,3 @@ def test_a_run_cannot_supersede_itself(tally: Tally, ledger: Path) -> None:
     ran = tally("supersede", FIRST, "--by", FIRST, "--reason", "x")
     assert ran.code == 1
     assert "itself" in ran.error_line
-
-
-def test_a_run_without_tensor_lists_has_no_weights_to_list(tally: Tally, ledger: Path) -> None:
-    ran = tally("weights", FIRST)
-    assert (ran.code, ran.out) == (0, "")
-    assert tally("weights", FIRST, "--json").json["tensors"] == []
