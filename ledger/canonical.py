@@ -72,6 +72,11 @@ def _holds_nul(value: Any) -> bool:
     return False
 
 
+def printable(text: str) -> str:
+    """The text with everything that is no printable character spelt out, so that an error that quotes it is one line."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+
+
 def decode(text: str | bytes, *, what: str = "JSON") -> Any:
     """Parse JSON, refusing duplicate keys, NaN and infinities, U+0000, lone surrogates, trailing text and deep nesting.
 

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from typing import Any
 
+from ledger import canonical
 from ledger.documents import ComparisonDocument, Difference
 
 MOST_ROWS = 100
@@ -62,7 +63,7 @@ def _times(count: int, what: str) -> str:
 def _code(value: Any) -> str:
     """The value as a code span that holds in a table: long text cut, control and direction marks spelt out."""
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
-    text = "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+    text = canonical.printable(text)
     if len(text) > MOST_CHARACTERS:
         text = f"{text[:MOST_CHARACTERS]}… ({len(text)} characters)"
     fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)

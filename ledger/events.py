@@ -665,7 +665,7 @@ def read_event(envelope: str) -> Event:
 def _wrong_form(kind: str, problem: ValidationError) -> EventError:
     first = problem.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"][1:])
-    return EventError(f"event has not the form of {kind}: {where}: {first['msg']}")
+    return EventError(f"event has not the form of {kind}: {canonical.printable(where)}: {first['msg']}")
 
 
 def read_events(envelopes: Iterable[str]) -> Iterator[Event]:

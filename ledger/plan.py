@@ -331,7 +331,7 @@ def parse_plan(data: bytes, *, what: str = "plan") -> Plan:
         document = PlanDocument.model_validate(raw, strict=True)
     except ValidationError as error:
         problems = [
-            f"{'.'.join(str(part) for part in problem['loc'])}: {problem['msg']}"
+            f"{canonical.printable('.'.join(str(part) for part in problem['loc']))}: {problem['msg']}"
             for problem in error.errors(include_url=False, include_input=False)
         ]
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")

@@ -139,7 +139,9 @@ def parents(plan: Plan) -> Iterator[Violation]:
         last = plan.memory_resources.get(chain[-1])
         if last is not None and last.parent == resource.id:
             yield Violation(
-                code="plan.parent-cycle", subject=resource.id, message=f"is carved from itself: {' <- '.join(chain)}"
+                code="plan.parent-cycle",
+                subject=resource.id,
+                message=f"is carved from itself: {' <- '.join(map(repr, chain))}",
             )
         if node_of[resource.parent] != node_of[resource.id]:
             yield Violation(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ledger.events import Violation
 from ledger.plan import (
@@ -79,6 +79,11 @@ def forbidden_by(plan: Plan, logical_state_id: str, resource_id: str) -> Forbidd
         ):
             return entry
     return None
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names in one line, whatever is in them."""
+    return ", ".join(repr(name) for name in sorted(names)) or "none"
 
 
 def node_of_resources(plan: Plan) -> dict[str, str]:
@@ -232,7 +237,7 @@ def staging_finals(plan: Plan) -> Iterator[Violation]:
             yield Violation(
                 code="plan.staging-elsewhere",
                 subject=staging.id,
-                message=f"is on node {node!r}, but what it is staged for is on {', '.join(sorted(nodes))}",
+                message=f"is on node {node!r}, but what it is staged for is on {_listed(nodes)}",
             )
 
 
@@ -280,7 +285,7 @@ def authorities(plan: Plan) -> Iterator[Violation]:
             yield Violation(
                 code="plan.authority-duplicate",
                 subject=unit.id,
-                message=f"has {len(lineages)} authorities ({', '.join(sorted(lineages))}); exactly one may define it",
+                message=f"has {len(lineages)} authorities ({_listed(lineages)}); exactly one may define it",
             )
         if owners[unit.id] > 1:
             yield Violation(
@@ -314,8 +319,8 @@ def required_state(plan: Plan) -> Iterator[Violation]:
                 yield Violation(
                     code="plan.state-unmaterialized",
                     subject=execution.id,
-                    message=f"requires {required.logical_state_id!r} on {', '.join(required.memory_resources) or 'none'} "
-                    f"as {', '.join(required.representations) or 'none'}, "
+                    message=f"requires {required.logical_state_id!r} on {_listed(required.memory_resources)} "
+                    f"as {_listed(required.representations)}, "
                     "but no required persistent materialization is planned so",
                 )
 

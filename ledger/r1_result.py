@@ -199,7 +199,7 @@ def read_r1_result(data: bytes) -> tuple[Result, dict[str, Any]]:
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False)
         first = problems[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(str(step) for step in first["loc"])
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise TallyError(f"result has not the form of its schema: {where!r}: {first['msg']}{more}") from error
 

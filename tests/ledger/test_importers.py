@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ledger.documents import Finding
 from ledger.errors import TallyError
@@ -31,6 +30,7 @@ from ledger.fold import fold
 from ledger.importers import ImportedRun, import_r1_result
 from ledger.plan import Plan, parse_plan
 from ledger.reconcile import Judgement, judge
+from tests.builders.damage import damaged
 from tests.builders.r1_results import (
     BASELINE,
     BUFFERS,
@@ -581,32 +581,8 @@ def test_the_plan_given_must_be_the_plan_named() -> None:
         import_r1_result(r1_bytes(), small_plan())
 
 
-junk = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=3) | st.just([]) | st.just({})
-
-
-@st.composite
-def damaged(draw: st.DrawFn) -> Document:
-    """The faithful document with up to three values, anywhere, replaced or taken out."""
-    document: Any = r1_document(PLAN)
-    for _ in range(draw(st.integers(1, 3))):
-        holder = document
-        while True:
-            keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
-            key = draw(st.sampled_from(keys))
-            if not isinstance(holder[key], dict | list) or not holder[key] or draw(st.integers(0, 4)) == 0:
-                break
-            holder = holder[key]
-        if draw(st.booleans()):
-            del holder[key]
-        else:
-            holder[key] = draw(junk)
-        if not document:
-            break
-    return document
-
-
 @settings(max_examples=150, deadline=None)
-@given(damaged())
+@given(damaged(r1_document(PLAN)))
 def test_a_damaged_document_is_refused_in_one_line_or_judged_and_never_passes(document: Document) -> None:
     refusal, verdict = "", ""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from pathlib import Path
@@ -16,6 +15,7 @@ from ledger import canonical
 from ledger import plan as plans
 from ledger.errors import PlanError
 from ledger.plan import R1_SCHEMA, Selection, freeze, keys_digest, parse_plan
+from tests.builders.damage import damaged
 from tests.builders.runs import gpu_plan, plan_document, small_plan
 
 PUBLISHED = Path(__file__).parents[2] / ".." / "shared" / "reference" / "r1-frozen-plan.json"
@@ -164,6 +164,13 @@ def test_a_part_of_the_wrong_form_is_refused_and_named(path: tuple[Any, ...], va
     assert "\n" not in str(caught.value)
 
 
+def test_a_hostile_name_in_a_wrong_part_stays_in_one_line() -> None:
+    with pytest.raises(PlanError) as caught:
+        unfrozen(memory_expectations={"transient_peak_bytes": {"a\nb\x1b[31m": "x"}})
+    assert str(caught.value).isprintable()
+    assert r"a\nb\x1b[31m" in str(caught.value)
+
+
 def test_many_wrong_parts_are_counted_not_listed_without_end() -> None:
     document = plan_document()
     for materialization in document["materializations"]:
@@ -179,29 +186,7 @@ def test_any_bytes_are_refused_with_an_error_of_ours(data: bytes) -> None:
     assert "\n" not in str(caught.value)
 
 
-junk = st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.just([]) | st.just({}) | st.just([{}])
-
-
-@st.composite
-def damaged_documents(draw: st.DrawFn) -> dict[str, Any]:
-    """The small plan with one value, anywhere, replaced by something else or taken out."""
-    document: Any = copy.deepcopy(plan_document())
-    holder = document
-    while True:
-        keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
-        key = draw(st.sampled_from(keys))
-        inner = holder[key]
-        if not isinstance(inner, dict | list) or not inner or draw(st.booleans()):
-            break
-        holder = inner
-    if draw(st.booleans()):
-        del holder[key]
-    else:
-        holder[key] = draw(junk)
-    return document
-
-
-@given(damaged_documents())
+@given(damaged(plan_document()))
 def test_a_damaged_plan_is_read_or_refused_with_an_error_of_ours(document: dict[str, Any]) -> None:
     refusal = ""
     try:

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
 
+from ledger.errors import PlanError
 from ledger.plan import R1_SCHEMA, Plan, parse_plan
 from ledger.plan_checks import check_plan
 from ledger.plan_doctrine import forbidden_by, qualifying_finals, reaches
+from tests.builders.damage import damaged
 from tests.builders.runs import GIB, MIB, edited_plan, gpu_document, gpu_plan, plan_document, sealed, small_plan
 
 PUBLISHED = Path(__file__).parents[2] / ".." / "shared" / "reference" / "r1-frozen-plan.json"
@@ -495,6 +498,23 @@ def test_fields_of_the_other_dialect_are_unknown_in_a_published_plan(edit: Edit,
     assert (violation.code, violation.subject) == ("plan.unknown-field", field)
 
 
+def test_hostile_names_stay_in_one_line() -> None:
+    hostile = "a\nb\x1b[31m"
+
+    def edit(document: Document) -> None:
+        put("node-a.ram", parent="node-a.shm")(document)
+        authority(lineage=hostile)(document)
+        add("authorities", lineage=hostile, logical_state_id="state.kv-cache", materialization_id=CACHE)(document)
+        required(memory_resources=[hostile], representations=[hostile])(document)
+        second_node(put("node-b", id=hostile), put(STAGE, memory_resource_id="node-b.ram", path_id=None))(document)
+        inside("correctness", reference_digest=hostile)(document)
+        put("node-b.ram", parent=hostile)(document)
+
+    found = check_plan(edited_plan(small_plan(), edit))
+    assert len(found) >= 8
+    assert all(violation.message.isprintable() for violation in found)
+
+
 def test_every_violation_is_reported_at_once() -> None:
     edits = [
         top(priority=1),
@@ -556,3 +576,16 @@ def test_the_rules_that_others_ask() -> None:
     assert forbidden_by(plan, "state.kv-cache", "node-a.ram") is None
     assert reaches(plan, plan.compute_units["cpu0"], "node-a.shm")
     assert not reaches(plan, plan.compute_units["cpu0"], "nowhere")
+
+
+@given(damaged(plan_document()))
+def test_any_plan_that_can_be_read_can_be_checked(document: Document) -> None:
+    try:
+        plan = parse_plan(json.dumps(document).encode())
+    except PlanError:
+        return
+    found = check_plan(plan, require_frozen=True)
+    assert found, "an unfrozen plan is a violation where frozen ones are asked for"
+    assert found == check_plan(plan, require_frozen=True)
+    assert len(found) == len({(item.code, item.subject, item.message) for item in found})
+    assert all("\n" not in item.message for item in found)

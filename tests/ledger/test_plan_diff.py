@@ -6,10 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
 
-from ledger.plan import parse_plan
+from ledger.errors import PlanError
+from ledger.plan import Plan, parse_plan
 from ledger.plan_checks import plan_differences
-from tests.builders.runs import GIB, edited_plan, small_plan
+from tests.builders.damage import damaged
+from tests.builders.runs import GIB, edited_plan, plan_document, small_plan
 
 
 def differences(edit: Any) -> dict[str, tuple[Any, Any, str]]:
@@ -120,3 +123,31 @@ def test_only_the_digest_differs_between_a_draft_and_its_frozen_form() -> None:
         frozen.claimed_digest,
         "expected",
     )
+
+
+def read(document: dict[str, Any]) -> Plan | None:
+    try:
+        return parse_plan(json.dumps(document).encode())
+    except PlanError:
+        return None
+
+
+def without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+@given(damaged(plan_document()), damaged(plan_document()))
+def test_differences_are_the_same_from_both_sides_and_none_only_between_equals(
+    one: dict[str, Any], two: dict[str, Any]
+) -> None:
+    a, b = read(one), read(two)
+    if a is None or b is None:
+        return
+    there, back = plan_differences(a, b), plan_differences(b, a)
+    assert [(item.path, item.a, item.b, item.kind) for item in there] == [
+        (item.path, item.b, item.a, item.kind) for item in back
+    ]
+    equal = json.dumps(without_nulls(one), sort_keys=True) == json.dumps(without_nulls(two), sort_keys=True)
+    assert (there == []) == equal
