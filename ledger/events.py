@@ -524,8 +524,8 @@ class MemorySampled(Body):
     Labels: `baseline`, `materialized:ID`, `before-release:ID`, `after-release:ID`, `after-decode`, `closing`, or free.
     `process` keys (bytes; faults and swaps are counts): vm_rss, vm_hwm, rss_anon, rss_file, rss_shmem, vm_swap, hugetlb,
     vm_pin, minor_faults, major_faults, swap_in, swap_out, new_file_mappings, checkpoint_mappings, new_tmpfs_files,
-    tree_sum. `host`, `cgroup`: machine-wide figures. `cuda`: per device `DEVICE.allocated`, `.reserved`, `.peak`,
-    `.process` and `host_pool`.
+    tree_sum. `host`: machine-wide figures; `cgroup`: the own cgroup's, with `others`, its processes outside the tree.
+    `cuda`: per device `DEVICE.allocated`, `.reserved`, `.peak`, `.process`, and `host_pool`.
     """
 
     TYPE = "memory.sampled"

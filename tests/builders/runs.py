@@ -451,7 +451,10 @@ def sample(
         process={key: size(value, "/proc, process tree") for key, value in figures.items()}
         | {key: count(value, "/proc, process tree") for key, value in counts.items()},
         host={"mem_available": size(12 * GIB, "/proc/meminfo")},
-        cgroup={"exclusive": flag(0, "cgroup.procs")},
+        cgroup={
+            "current": size(GIB + anon + shmem, "memory.current of the memory cgroup"),
+            "others": measured(3, "processes", "cgroup.procs, here and below, less the tree"),
+        },
         cuda=cuda,
         census=Census(
             by_owner=owners,

@@ -1503,6 +1503,18 @@ MEMORIES = [
         run=removed(MemorySampled, label=f"before-release:{STAGE}"),
     ),
     Case(
+        "a cgroup that holds the tree alone fell with it",
+        "PASS",
+        PASS,
+        run=lambda run: changed(run, MemorySampled, {"cgroup/others": probe(0)}),
+    ),
+    Case(
+        "a cgroup that others share kept its memory",
+        "PASS",
+        PASS,
+        run=lambda run: changed(run, MemorySampled, {"cgroup/current": probe(GIB)}),
+    ),
+    Case(
         "a cgroup that holds the tree alone kept its memory",
         "INDETERMINATE",
         {"memory.reclaim-unknown"},
@@ -1511,7 +1523,7 @@ MEMORIES = [
                 lambda run, label=label: changed(
                     run,
                     MemorySampled,
-                    {"cgroup": {"exclusive": probe(1), "anon": probe(GIB), "shmem": probe(0)}},
+                    {"cgroup": {"others": probe(0), "current": probe(GIB)}},
                     label=f"{label}:{STAGE}",
                 )
                 for label in ("before-release", "after-release")
