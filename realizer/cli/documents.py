@@ -93,6 +93,17 @@ class WrittenDocument(Document):
             return cls(what=what, file=file, size=opened.tell(), digest=f"sha256:{digest}", facts=facts or {})
 
 
+class SynthesisDocument(Document):
+    """`tally synth`: the checkpoint that was written; `size` is its tensors' bytes."""
+
+    format: Literal["tally.synthesis/1"] = "tally.synthesis/1"
+    adapter: str
+    directory: str
+    tensors: int
+    size: int
+    revision: str
+
+
 class AppendedDocument(Document):
     """A command that appended one event."""
 

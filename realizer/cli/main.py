@@ -37,6 +37,7 @@ COMMANDS = {
     "keygen": "evidence_commands:keygen",
     "pin": "ledgers:pin",
     "db": "ledgers:db",
+    "synth": "synthesis:synth",
 }
 """Command -> module of this package and the attribute in it, in the order of a run's life."""
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ledger.events import FreezingReference
     from ledger.plan import Plan
     from ledger.store import Store
+    from realizer.adapter import Adapter
+    from realizer.checkpoint import Checkpoint
     from realizer.engine import LiveRun
 
 DEFAULT_PROMPT = "The capital of France is"
@@ -216,13 +218,7 @@ def reference(
     chosen = load_adapter(adapter) if adapter else adapter_for(found)
     model = found.document.model
     opened = open_checkpoint(checkpoint or model.repository, model.revision)
-    if tokens is not None:
-        ids = _token_ids(tokens)
-    else:
-        try:
-            ids = chosen.tokens(opened, prompt if prompt is not None else DEFAULT_PROMPT)
-        except CheckpointError as error:
-            raise CheckpointError(error.message, "give token ids: --tokens 1,2,3,4") from error
+    ids = _token_ids(tokens) if tokens is not None else _prompted(chosen, opened, prompt)
     fixture = chosen.reference(found, opened, prompt, ids)
     with replacing(output, "the fixture") as scratch:
         digest = save_fixture(fixture, scratch)
@@ -233,6 +229,16 @@ def reference(
         say(
             f"{output}: {digest}, {len(ids)} tokens in; next: tally plan freeze {draft} --reference {output} -o plan.json"
         )
+
+
+def _prompted(adapter: type[Adapter], checkpoint: Checkpoint, prompt: str | None) -> list[int]:
+    """The prompt's tokens. Without a prompt those of the default, or, without a tokenizer, none: the adapter may choose."""
+    try:
+        return adapter.tokens(checkpoint, prompt if prompt is not None else DEFAULT_PROMPT)
+    except CheckpointError as error:
+        if prompt is None:
+            return []
+        raise CheckpointError(error.message, "give token ids: --tokens 1,2,3,4") from error
 
 
 def _token_ids(text: str) -> list[int]:

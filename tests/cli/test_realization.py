@@ -312,12 +312,21 @@ def test_a_model_that_no_adapter_maps_is_refused_naming_the_key(tally: Tally, ti
         (("--tokens", "1", "--prompt", "x"), 2),
         (("--tokens", "999999"), 1),
         (("--prompt", "text for a model without a tokenizer"), 1),
+        ((), 1),
     ],
 )
 def test_a_reference_refuses_bad_tokens(tally: Tally, tiny: Path, arguments: tuple[str, ...], code: int) -> None:
     ran = tally("reference", "draft.json", *arguments, "-o", "new.safetensors")
     assert ran.code == code
     assert not (tiny / "new.safetensors").exists()
+
+
+def test_adapters_without_synthetic_checkpoints_or_published_plans_say_so(tally: Tally, tmp_path: Path) -> None:
+    for arguments in (("synth", "causal_lm"), ("plan", "draft", "--adapter", "causal_lm", "--published", "x")):
+        ran = tally(*arguments, "-o", "new")
+        assert ran.code == 1
+        assert "causal_lm" in ran.error_line
+    assert not (tmp_path / "new").exists()
 
 
 def test_an_unfrozen_plan_is_rejected(tally: Tally, tiny: Path) -> None:

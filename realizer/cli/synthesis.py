@@ -1,0 +1,44 @@
+"""`tally synth`: a synthetic checkpoint of an adapter's model, for trying things out without its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ledger.errors import NotFound
+from realizer.cli.options import json_option, pairs
+from realizer.cli.rendering import emit_json, progress_bars, say, size
+
+
+@click.command()
+@click.argument("adapter")
+@click.option("--option", "options", multiple=True, metavar="K=V", help="An option of the adapter's; repeatable.")
+@click.option("-o", "--output", metavar="DIR", required=True, help="The new directory for the checkpoint.")
+@json_option
+def synth(adapter: str, options: tuple[str, ...], output: str, as_json: bool) -> None:
+    """Write a synthetic checkpoint of ADAPTER's model.
+
+    It has the real names, types and files, at a tiny size or at any that the adapter's options ask for; the same
+    options give the same bytes.
+
+    \b
+    Example:
+      tally synth ADAPTER --option seed=1 -o ./synthetic
+    """
+    from realizer.adapter import load_adapter
+    from realizer.cli.documents import SynthesisDocument
+
+    found: Any = load_adapter(adapter)
+    if not hasattr(found, "synth"):
+        raise NotFound(f"adapter {adapter!r} writes no synthetic checkpoints", "an adapter offers that, or does not")
+    with progress_bars() as progress:
+        written = found.synth(Path(output), {**pairs(options, "--option"), "progress": progress})
+    document = SynthesisDocument(
+        adapter=adapter, directory=output, tensors=written.tensors, size=written.bytes, revision=written.revision
+    )
+    if as_json:
+        emit_json(document)
+    else:
+        say(f"{output}: {document.tensors} tensors, {size(document.size)}, revision {document.revision}")
