@@ -52,6 +52,8 @@ def software_identity() -> SoftwareIdentity:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue  # not installed: it took no part
+    if "torch" in sys.modules:
+        versions["torch"] = str(sys.modules["torch"].__version__)  # with the build (+cpu, +cu130), which metadata may lack
     commit, dirty = source_state()
     return SoftwareIdentity(
         versions=versions, source_commit=commit, source_dirty=dirty, files_digest=installed_digest()
