@@ -84,7 +84,9 @@ def private_key(name: str) -> Any:
 @ledger_option
 @json_option
 def export(run: str, key: str | None, attach: bool, output: str, ledger: str, as_json: bool) -> None:
-    """Seal a run into one file that anyone can check offline: plan, every event, proofs, verdict, prior runs, scope.
+    """Seal a run into one file that anyone can check offline.
+
+    It holds the plan, every event, proofs, verdict, findings, prior runs and the scope of what it proves.
 
     \b
     Example:
@@ -125,9 +127,9 @@ def evidence() -> None:
 @click.option("--statement", is_flag=True, help="Print the in-toto Statement as it stands in the file.")
 @json_option
 def show_evidence(file: str, statement: bool, as_json: bool) -> None:
-    """Show what an evidence file states: plan, attempts before, verdict, assurance, what is unknown, the scope.
+    """Show what an evidence file states.
 
-    Nothing is verified here; `tally verify` does that.
+    Plan, attempts before, verdict, assurance, what is unknown, the scope. Nothing is verified here; `tally verify` does that.
 
     \b
     Examples:

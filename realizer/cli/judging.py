@@ -68,7 +68,9 @@ def reconcile(run: str, ledger: str, as_json: bool) -> int:
 @click.argument("code", required=False)
 @json_option
 def invariants(code: str | None, as_json: bool) -> None:
-    """Print what the judge holds runs to, and why; one of them by its CODE or family.
+    """Print what the judge holds runs to, and why.
+
+    All of it, or one by its CODE or family.
 
     \b
     Examples:
@@ -120,9 +122,9 @@ def _invariant_parts(invariant: Invariant) -> Iterator[RenderableType]:
 @ledger_option
 @json_option
 def compare(a: str, b: str, everything: bool, as_markdown: bool, ledger: str, as_json: bool) -> int:
-    """Lay two runs side by side; exit 3 when they differ in more than what every two runs differ in.
+    """Lay two runs side by side.
 
-    Times, ids, addresses and memory within the plan's noise are expected to differ and kept apart. Either run may be
+    Exit 3 when they differ in more than what every two runs differ in. Times, ids, addresses and memory within the plan's noise are expected to differ and kept apart. Either run may be
     an evidence file.
 
     \b

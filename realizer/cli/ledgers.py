@@ -194,7 +194,9 @@ def _describe(schema: bool, as_json: bool) -> None:
 @ledger_option
 @json_option
 def pin(accept: bool, key: str | None, output: str, ledger: str, as_json: bool) -> None:
-    """Write a checkpoint of the ledger to keep elsewhere: a later `verify --pin` proves that nothing before it changed.
+    """Write a checkpoint of the ledger, to keep elsewhere.
+
+    A later `verify --pin` proves that nothing before it changed.
 
     \b
     Examples:
@@ -284,7 +286,9 @@ def backup(destination: str, ledger: str, as_json: bool) -> None:
 @click.argument("destination", metavar="DST")
 @json_option
 def copy_ledger(source: str, destination: str, as_json: bool) -> None:
-    """Copy a ledger into an empty place, between backends too, byte for byte, and verify it.
+    """Copy a ledger into an empty place, and verify it.
+
+    Between backends too, byte for byte.
 
     \b
     Example:

@@ -201,9 +201,9 @@ def _adapter(name: str | None, checkpoint: Checkpoint) -> type[Adapter]:
 @ledger_option
 @json_option
 def freeze(draft: str, reference: str | None, note: str | None, output: str, ledger: str, as_json: bool) -> None:
-    """Seal a draft: bind the reference, set the digest, and record it in the ledger.
+    """Seal a draft, and record that in the ledger.
 
-    A run that cites this freezing can show that its plan was fixed before it began.
+    The reference's digest is bound into the plan, and the plan's own digest set. A run that cites this freezing can show that its plan was fixed before it began.
 
     \b
     Example:
@@ -249,7 +249,9 @@ def freeze(draft: str, reference: str | None, note: str | None, output: str, led
 @click.argument("file")
 @json_option
 def show_plan(file: str, as_json: bool) -> None:
-    """Show what a plan says: which state in which form where, and what must hold.
+    """Show what a plan says.
+
+    Which state stays where in which form, and what must hold.
 
     \b
     Example:

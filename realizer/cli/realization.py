@@ -196,9 +196,9 @@ def reference(
     output: str,
     as_json: bool,
 ) -> None:
-    """Run the unplanned model and keep what it gave, so that the planned one can be compared with it.
+    """Run the unplanned model and keep what it gave.
 
-    The model is loaded the ordinary way, with the run's cache class and length, dtype and attention. `plan freeze
+    The planned one is compared with that. The model is loaded the ordinary way, with the run's cache class and length, dtype and attention. `plan freeze
     --reference` binds the fixture's digest.
 
     \b

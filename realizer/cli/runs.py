@@ -37,7 +37,9 @@ SHORTEST_PREFIX = 13
 @ledger_option
 @json_option
 def runs(limit: int | None, ledger: str, as_json: bool) -> None:
-    """List the ledger's runs, the oldest first, with the verdict recorded when each was closed.
+    """List the ledger's runs, the oldest first.
+
+    Each with the verdict that was recorded when it was closed.
 
     \b
     Examples:
@@ -100,9 +102,9 @@ def _ended(run: RunSummary) -> tuple[Text, Text]:
 @ledger_option
 @json_option
 def show_run(run: str, ledger: str, as_json: bool) -> None:
-    """Show a run: verdict and assurance, planned against observed, release and give-back, authority, decode, findings.
+    """Show a run at a glance.
 
-    The verdict is judged anew from the events. RUN may be an evidence file.
+    Verdict and assurance, planned against observed, release and give-back, authority, decode, findings. The verdict is judged anew from the events. RUN may be an evidence file.
 
     \b
     Examples:

@@ -81,7 +81,9 @@ def show_events(events: Iterable[tuple[Event, Sequence[str]]], *, pager: bool = 
 @ledger_option
 @json_option
 def log(run: str, types: tuple[str, ...], ledger: str, as_json: bool) -> None:
-    """Print a run's events in order; with --json one envelope a line, byte for byte as recorded.
+    """Print a run's events in order.
+
+    With --json one envelope a line, byte for byte as recorded.
 
     \b
     Examples:
@@ -114,7 +116,9 @@ def _wanted(kind: str, types: tuple[str, ...]) -> bool:
 @ledger_option
 @json_option
 def watch(run: str | None, timeout: float | None, ledger: str, as_json: bool) -> None:
-    """Follow a run that another process is writing, until it is closed. Without RUN, the newest one.
+    """Follow a run that another process is writing.
+
+    Until it is closed. Without RUN, the newest one.
 
     \b
     Example:

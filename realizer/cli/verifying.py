@@ -50,9 +50,9 @@ def verify(
     policy: str | None,
     as_json: bool,
 ) -> int:
-    """Verify an evidence file, a ledger file, or, without FILE, the ledger.
+    """Verify an evidence file or a ledger.
 
-    Evidence is checked part by part, then folded and judged again: neither ledger nor network is needed. Exit 4 when
+    FILE is either; without it the ledger is verified. Evidence is checked part by part, then folded and judged again: neither ledger nor network is needed. Exit 4 when
     something is broken, 3 when the verdict is not PASS or a requirement is not met.
 
     \b

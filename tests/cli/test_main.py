@@ -48,6 +48,11 @@ def test_every_command_has_help_with_an_example(name: str, capsys: pytest.Captur
     assert f"tally {name}" in shown
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_has_a_first_sentence_that_fits_the_list(name: str) -> None:
+    assert not ALL[name].get_short_help_str(limit=64).endswith("...")
+
+
 @pytest.mark.parametrize("name", [name for name, command in ALL.items() if not isinstance(command, click.Group)])
 def test_every_command_speaks_json_and_documents_its_options(name: str) -> None:
     command = ALL[name]
