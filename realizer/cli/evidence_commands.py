@@ -129,7 +129,8 @@ def evidence() -> None:
 def show_evidence(file: str, statement: bool, as_json: bool) -> None:
     """Show what an evidence file states.
 
-    Plan, attempts before, verdict, assurance, what is unknown, the scope. Nothing is verified here; `tally verify` does that.
+    Plan, attempts before, verdict, assurance, what is unknown, the scope. Nothing is verified here; `tally verify`
+    does that.
 
     \b
     Examples:

@@ -124,8 +124,8 @@ def _invariant_parts(invariant: Invariant) -> Iterator[RenderableType]:
 def compare(a: str, b: str, everything: bool, as_markdown: bool, ledger: str, as_json: bool) -> int:
     """Lay two runs side by side.
 
-    Exit 3 when they differ in more than what every two runs differ in. Times, ids, addresses and memory within the plan's noise are expected to differ and kept apart. Either run may be
-    an evidence file.
+    Exit 3 when they differ in more than what every two runs differ in. Times, ids, addresses and memory within the
+    plan's noise are expected to differ and kept apart. Either run may be an evidence file.
 
     \b
     Examples:
@@ -218,14 +218,10 @@ def _markdown(document: ComparisonDocument) -> Iterator[str]:
     for title, differences in (("Differences", different), ("Expected to differ", expected)):
         if differences:
             yield ""
-            yield f"<details{' open' if differences is different else ''}><summary>{title}: {len(differences)}</summary>"
-            yield ""
-            yield "| path | A | B | B / A |"
-            yield "| --- | --- | --- | ---: |"
-            for d in differences:
-                yield f"| {_code(d.path)} | {_code(json_value(d.a))} | {_code(json_value(d.b))} | {times(d.a, d.b)} |"
-            yield ""
-            yield "</details>"
+    yield f"<details{' open' if differences is different else ''}><summary>{title}: {len(differences)}</summary>"
+    yield "" yield "| path | A | B | B / A |" yield "| --- | --- | --- | ---: |" for d in differences: yield f"|
+    {_code(d.path)} | {_code(json_value(d.a))} | {_code(json_value(d.b))} | {times(d.a, d.b)} |" yield "" yield
+    "</details>"
 
 
 def _code(text: str) -> str:

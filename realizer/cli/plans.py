@@ -95,9 +95,10 @@ def draft(
     output: str,
     as_json: bool,
 ) -> None:
-    """Draft a plan for MODEL on this machine, with exact expected bytes.
+    """Draft a plan for MODEL on this machine.
 
-    MODEL is a directory with a safetensors checkpoint, or a repository of the hub. Only headers are read.
+    MODEL is a directory with a safetensors checkpoint, or a repository of the hub. The expected bytes are exact; only
+    the files' headers are read for them.
 
     \b
     Examples:
@@ -203,7 +204,8 @@ def _adapter(name: str | None, checkpoint: Checkpoint) -> type[Adapter]:
 def freeze(draft: str, reference: str | None, note: str | None, output: str, ledger: str, as_json: bool) -> None:
     """Seal a draft, and record that in the ledger.
 
-    The reference's digest is bound into the plan, and the plan's own digest set. A run that cites this freezing can show that its plan was fixed before it began.
+    The reference's digest is bound into the plan, and the plan's own digest set. A run that cites this freezing can
+    show that its plan was fixed before it began.
 
     \b
     Example:

@@ -198,8 +198,8 @@ def reference(
 ) -> None:
     """Run the unplanned model and keep what it gave.
 
-    The planned one is compared with that. The model is loaded the ordinary way, with the run's cache class and length, dtype and attention. `plan freeze
-    --reference` binds the fixture's digest.
+    The planned one is compared with that. The model is loaded the ordinary way, with the run's cache class and
+    length, dtype and attention. `plan freeze --reference` binds the fixture's digest.
 
     \b
     Examples:

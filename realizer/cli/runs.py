@@ -104,7 +104,8 @@ def _ended(run: RunSummary) -> tuple[Text, Text]:
 def show_run(run: str, ledger: str, as_json: bool) -> None:
     """Show a run at a glance.
 
-    Verdict and assurance, planned against observed, release and give-back, authority, decode, findings. The verdict is judged anew from the events. RUN may be an evidence file.
+    Verdict and assurance, planned against observed, release and give-back, authority, decode, findings. The verdict
+    is judged anew from the events. RUN may be an evidence file.
 
     \b
     Examples:

@@ -52,8 +52,9 @@ def verify(
 ) -> int:
     """Verify an evidence file or a ledger.
 
-    FILE is either; without it the ledger is verified. Evidence is checked part by part, then folded and judged again: neither ledger nor network is needed. Exit 4 when
-    something is broken, 3 when the verdict is not PASS or a requirement is not met.
+    FILE is either; without it the ledger is verified. Evidence is checked part by part, then folded and judged
+    again: neither ledger nor network is needed. Exit 4 when something is broken, 3 when the verdict is not PASS or
+    a requirement is not met.
 
     \b
     Examples:

@@ -28,7 +28,8 @@ NOT_VERIFIED = "not listed: its content was not verified"
 def weights(run: str, ledger: str, as_json: bool) -> None:
     """List each tensor of a run, and whether it is the source's.
 
-    Materialization, place, dtype, shape, bytes, and both digests or why there are none. Tensors are listed where content was verified; of other materializations it says how many tensors they hold.
+    Materialization, place, dtype, shape, bytes, and both digests or why there are none. Tensors are listed where
+    content was verified; of other materializations it says how many tensors they hold.
 
     \b
     Examples:
