@@ -215,13 +215,14 @@ def times(a: object, b: object) -> str:
 def _markdown(document: ComparisonDocument) -> Iterator[str]:
     different, expected = _split(document)
     yield f"**{'Same' if document.same else 'Different'}**: `{inert(document.a)}` and `{inert(document.b)}`"
-    for title, differences in (("Differences", different), ("Expected to differ", expected)):
-        if differences:
-            yield ""
-    yield f"<details{' open' if differences is different else ''}><summary>{title}: {len(differences)}</summary>"
-    yield "" yield "| path | A | B | B / A |" yield "| --- | --- | --- | ---: |" for d in differences: yield f"|
-    {_code(d.path)} | {_code(json_value(d.a))} | {_code(json_value(d.b))} | {times(d.a, d.b)} |" yield "" yield
-    "</details>"
+    for title, differences, state in (("Differences", different, " open"), ("Expected to differ", expected, "")):
+        if not differences:
+            continue
+        yield from ("", f"<details{state}><summary>{title}: {len(differences)}</summary>", "")
+        yield from ("| path | A | B | B / A |", "| --- | --- | --- | ---: |")
+        for d in differences:
+            yield f"| {_code(d.path)} | {_code(json_value(d.a))} | {_code(json_value(d.b))} | {times(d.a, d.b)} |"
+        yield from ("", "</details>")
 
 
 def _code(text: str) -> str:
