@@ -26,7 +26,7 @@ SELECT run_id, sequence, label, elapsed_ns, tree_sum, vm_rss, vm_hwm, rss_anon, 
   unowned_host_bytes, cuda_allocated, cuda_peak
 FROM memory_samples
 WHERE cast(:run AS text) IS NULL OR run_id = cast(:run AS text)
-ORDER BY position""",
+ORDER BY run_id, position""",
         ("run",),
         {"run": None},
     ),
@@ -34,20 +34,23 @@ ORDER BY position""",
         "released-late",
         "staging that was released after activation, more than wait_ns (one second) after its final form was seen, or never",
         """
-WITH finals AS (
+WITH forms AS MATERIALIZED (
+  SELECT run_id, materialization_id, logical_state_id, role, observed_ns, released_sequence, released_ns
+  FROM materializations
+), finals AS (
   SELECT run_id, logical_state_id, max(observed_ns) AS observed_ns
-  FROM materializations WHERE role = 'required_residency' GROUP BY run_id, logical_state_id
+  FROM forms WHERE role = 'required_residency' GROUP BY run_id, logical_state_id
 ), activated AS (
   SELECT run_id, min(sequence) AS sequence FROM executions GROUP BY run_id
 ), staging AS (
-  SELECT m.run_id, m.materialization_id, m.observed_bytes, m.released_sequence,
+  SELECT m.run_id, m.materialization_id, m.released_sequence,
     m.released_ns - f.observed_ns AS waited_ns, a.sequence AS activated_sequence
-  FROM materializations AS m
+  FROM forms AS m
   LEFT JOIN finals AS f ON f.run_id = m.run_id AND f.logical_state_id = m.logical_state_id
   LEFT JOIN activated AS a ON a.run_id = m.run_id
   WHERE m.role = 'staging'
 )
-SELECT run_id, materialization_id, observed_bytes, waited_ns, released_sequence, activated_sequence,
+SELECT run_id, materialization_id, waited_ns, released_sequence, activated_sequence,
   CASE WHEN released_sequence IS NULL THEN 'never released'
     WHEN released_sequence > activated_sequence THEN 'released after activation'
     ELSE 'waited' END AS why

@@ -250,6 +250,7 @@ _TABLE_COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
             "type": "such as materialization.observed",
             "recorded_at": "UTC, RFC 3339, by the machine's clock",
             "node_id": "the host",
+            "materialization_id": "the materialization that the event is about, or NULL",
         },
     ),
     "blobs": (

@@ -51,6 +51,7 @@ CREATE TABLE events (
   type TEXT NOT NULL GENERATED ALWAYS AS (envelope ->> '$.type') VIRTUAL,
   recorded_at TEXT NOT NULL GENERATED ALWAYS AS (envelope ->> '$.recorded_at') VIRTUAL,
   node_id TEXT NOT NULL GENERATED ALWAYS AS (envelope ->> '$.node_id') VIRTUAL,
+  materialization_id TEXT GENERATED ALWAYS AS (envelope ->> '$.body.materialization_id') VIRTUAL,
   UNIQUE (run_id, sequence)
 ) STRICT""",
     "blobs": """
@@ -70,6 +71,8 @@ CREATE TABLE checkpoints (
 
 SQLITE_INDEXES: dict[str, str] = {
     "events_by_type": "CREATE INDEX events_by_type ON events (type, run_id)",
+    "events_by_materialization": "CREATE INDEX events_by_materialization"
+    " ON events (run_id, materialization_id, type) WHERE materialization_id IS NOT NULL",
 }
 
 
@@ -81,7 +84,7 @@ END"""
 
 
 # `INSERT OR REPLACE` deletes the old row without firing a delete trigger (unless recursive_triggers is on), so taken
-# values are refused before the insert. Generated columns are spelled out: a BEFORE trigger need not have them yet.
+# values are refused before the insert. Generated columns are there in a BEFORE trigger already.
 SQLITE_GUARDS: dict[str, str] = {
     **{
         f"{table}_no_{action.lower()}": _sqlite_guard(table, action)
@@ -99,10 +102,10 @@ CREATE TRIGGER events_insert_guard BEFORE INSERT ON events BEGIN
   SELECT RAISE(ABORT, 'events: hash is taken')
     WHERE EXISTS (SELECT 1 FROM events WHERE hash = NEW.hash);
   SELECT RAISE(ABORT, 'events: event_id is taken')
-    WHERE EXISTS (SELECT 1 FROM events WHERE event_id = NEW.envelope ->> '$.event_id');
+    WHERE EXISTS (SELECT 1 FROM events WHERE event_id = NEW.event_id);
   SELECT RAISE(ABORT, 'events: sequence is taken or not the next of its run')
-    WHERE NEW.envelope ->> '$.sequence' IS NOT
-      (SELECT coalesce(max(sequence), -1) + 1 FROM events WHERE run_id = NEW.envelope ->> '$.run_id');
+    WHERE NEW.sequence IS NOT
+      (SELECT coalesce(max(sequence), -1) + 1 FROM events WHERE run_id = NEW.run_id);
 END""",
     "blobs_insert_guard": """
 CREATE TRIGGER blobs_insert_guard BEFORE INSERT ON blobs BEGIN
@@ -117,8 +120,8 @@ END""",
 
 # --- PostgreSQL ---------------------------------------------------------------------------------------------------
 
-# The generated columns read the envelope as jsonb, the cast PostgreSQL calls immutable; `body` is stored beside them so
-# that views need not parse the text again for every column. UNIQUE is refused on virtual columns, hence STORED.
+# UNIQUE is refused on virtual columns, hence STORED. `document` is the envelope parsed once, so that views need not parse
+# it for every column. Rows up to a page stay whole: taking them out of line and compressing them costs more than it saves.
 POSTGRES_TABLES: dict[str, str] = {
     "ledger": """
 CREATE TABLE ledger (
@@ -130,15 +133,16 @@ CREATE TABLE events (
   position bigint NOT NULL PRIMARY KEY CHECK (position >= 0),
   envelope text NOT NULL,
   hash text NOT NULL UNIQUE CHECK (length(hash) = 64),
-  event_id text NOT NULL GENERATED ALWAYS AS (envelope::jsonb ->> 'event_id') STORED UNIQUE,
-  run_id text NOT NULL GENERATED ALWAYS AS (envelope::jsonb ->> 'run_id') STORED,
-  sequence bigint NOT NULL GENERATED ALWAYS AS ((envelope::jsonb ->> 'sequence')::bigint) STORED,
-  type text NOT NULL GENERATED ALWAYS AS (envelope::jsonb ->> 'type') STORED,
-  recorded_at text NOT NULL GENERATED ALWAYS AS (envelope::jsonb ->> 'recorded_at') STORED,
-  node_id text NOT NULL GENERATED ALWAYS AS (envelope::jsonb ->> 'node_id') STORED,
+  event_id text NOT NULL GENERATED ALWAYS AS (envelope::json ->> 'event_id') STORED UNIQUE,
+  run_id text NOT NULL GENERATED ALWAYS AS (envelope::json ->> 'run_id') STORED,
+  sequence bigint NOT NULL GENERATED ALWAYS AS ((envelope::json ->> 'sequence')::bigint) STORED,
+  type text NOT NULL GENERATED ALWAYS AS (envelope::json ->> 'type') STORED,
+  recorded_at text NOT NULL GENERATED ALWAYS AS (envelope::json ->> 'recorded_at') STORED,
+  node_id text NOT NULL GENERATED ALWAYS AS (envelope::json ->> 'node_id') STORED,
+  materialization_id text GENERATED ALWAYS AS (envelope::json #>> '{body,materialization_id}') STORED,
   document jsonb NOT NULL GENERATED ALWAYS AS (envelope::jsonb) STORED,
   UNIQUE (run_id, sequence)
-)""",
+) WITH (toast_tuple_target = 8160)""",
     "blobs": """
 CREATE TABLE blobs (
   digest text NOT NULL PRIMARY KEY CHECK (digest LIKE 'sha256:%' AND length(digest) = 71),
@@ -156,6 +160,8 @@ CREATE TABLE checkpoints (
 
 POSTGRES_INDEXES: dict[str, str] = {
     "events_by_type": "CREATE INDEX events_by_type ON events (type, run_id, position)",
+    "events_by_materialization": "CREATE INDEX events_by_materialization"
+    " ON events (run_id, materialization_id, type, position) WHERE materialization_id IS NOT NULL",
 }
 
 POSTGRES_FUNCTIONS: dict[str, str] = {
@@ -178,8 +184,8 @@ BEGIN
   IF NEW.position IS DISTINCT FROM (SELECT coalesce(max(position), -1) + 1 FROM events) THEN
     RAISE EXCEPTION 'events: position is not the next';
   END IF;
-  IF (NEW.envelope::jsonb ->> 'sequence')::bigint IS DISTINCT FROM
-      (SELECT coalesce(max(sequence), -1) + 1 FROM events WHERE run_id = NEW.envelope::jsonb ->> 'run_id') THEN
+  IF (NEW.envelope::json ->> 'sequence')::bigint IS DISTINCT FROM
+      (SELECT coalesce(max(sequence), -1) + 1 FROM events WHERE run_id = NEW.envelope::json ->> 'run_id') THEN
     RAISE EXCEPTION 'events: sequence is taken or not the next of its run';
   END IF;
   RETURN NEW;

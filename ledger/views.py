@@ -17,6 +17,8 @@ class Json(Protocol):
     def text(self, e: str, path: str) -> str: ...
     def number(self, e: str, path: str) -> str: ...
     def document(self, e: str, path: str) -> str: ...
+    def unpack(self, e: str, path: str) -> str: ...
+    def unpacked_number(self, e: str, path: str, below: str) -> str: ...
     def strings(self, e: str, path: str) -> str: ...
     def each_string(self, e: str, path: str) -> tuple[str, str]: ...
     def total(self, e: str, path: str, suffix: str) -> str: ...
@@ -41,6 +43,14 @@ class SqliteJson:
     def document(self, e: str, path: str) -> str:
         """The JSON text of an object or array."""
         return f"{e}.envelope -> '$.body.{path}'"
+
+    def unpack(self, e: str, path: str) -> str:
+        """A join that takes an object out of the body once, for views that read many of its keys."""
+        return ""
+
+    def unpacked_number(self, e: str, path: str, below: str) -> str:
+        """A number in the object that `unpack` took out."""
+        return self.number(e, f"{path}.{below}")
 
     def strings(self, e: str, path: str) -> str:
         """An array of strings as one text, in order."""
@@ -101,6 +111,13 @@ class PostgresJson:
 
     def document(self, e: str, path: str) -> str:
         return f"({e}.document #> {self._path(path)})::text"
+
+    def unpack(self, e: str, path: str) -> str:
+        # OFFSET 0 keeps the planner from putting the whole expression back into every column.
+        return f"\nCROSS JOIN LATERAL (SELECT {e}.document #> {self._path(path)} AS unpacked OFFSET 0) AS {e}_{path}"
+
+    def unpacked_number(self, e: str, path: str, below: str) -> str:
+        return f"ledger_number({e}_{path}.unpacked #> '{{{below.replace('.', ',')}}}')"
 
     def _array(self, e: str, path: str) -> str:
         at = f"{e}.document #> {self._path(path)}"
@@ -230,21 +247,22 @@ def _runs(json: Json) -> View:
     )
 
 
-def _positions(json: Json, alias: str, wanted: dict[str, tuple[str, str]]) -> str:
+def _positions(alias: str, wanted: dict[str, tuple[str, str]]) -> str:
     """A subquery: per run and materialization, the position of the first or last event of each wanted kind.
 
     `wanted` maps the column to (min or max, the condition an event must meet).
     """
-    identifier = json.text("e", "materialization_id")
     columns = "".join(
         f",\n    {order}(CASE WHEN {condition} THEN e.position END) AS {name}"
         for name, (order, condition) in wanted.items()
     )
     kinds = sorted({part for _, condition in wanted.values() for part in _types_in(condition)})
     listed = ", ".join(f"'{kind}'" for kind in kinds)
+    # The index events_by_materialization holds all of it, in this order; `|| ''` keeps planners from the one by type.
     return (
-        f"(\n  SELECT e.run_id AS run_id, {identifier} AS materialization_id{columns}\n  FROM events AS e"
-        f"\n  WHERE e.type IN ({listed})\n  GROUP BY e.run_id, {identifier}\n) AS {alias}"
+        f"(\n  SELECT e.run_id AS run_id, e.materialization_id AS materialization_id{columns}\n  FROM events AS e"
+        f"\n  WHERE e.materialization_id IS NOT NULL AND e.type || '' IN ({listed})"
+        f"\n  GROUP BY e.run_id, e.materialization_id\n) AS {alias}"
     )
 
 
@@ -255,7 +273,6 @@ def _types_in(condition: str) -> list[str]:
 
 def _materializations(json: Json) -> View:
     positions = _positions(
-        json,
         "m",
         {
             "started": ("min", "e.type = 'materialization.started'"),
@@ -344,7 +361,7 @@ def _tensors(json: Json) -> View:
         "one row per tensor of an observed materialization, from its blob; empty where no blob was recorded",
         [
             Column("run_id", "o.run_id", "the run"),
-            Column("materialization_id", json.text("o", "materialization_id"), "the plan's id"),
+            Column("materialization_id", "o.materialization_id", "the plan's id"),
             Column("name", json.element_text(element, "name"), "the tensor's name"),
             Column("dtype", json.element_text(element, "dtype"), "its dtype"),
             Column("shape", json.element_document(element, "shape"), "its shape as JSON text, such as [2048,256]"),
@@ -367,7 +384,6 @@ def _tensors(json: Json) -> View:
 def _releases(json: Json) -> View:
     phase = json.text("e", "phase")
     positions = _positions(
-        json,
         "m",
         {
             "authorized": ("min", "e.type = 'release.authorized'"),
@@ -416,7 +432,7 @@ def _authorities(json: Json) -> View:
         [
             *_place(json, "e"),
             Column("logical_state_id", json.text("e", "logical_state_id"), "the mutable unit"),
-            Column("materialization_id", json.text("e", "materialization_id"), "the form that holds it"),
+            Column("materialization_id", "e.materialization_id", "the form that holds it"),
             Column("memory_resource_id", json.text("e", "memory_resource_id.value"), "where it was found"),
             Column("lineage", json.text("e", "lineage.value"), "the tag read back from the range"),
             Column("lineage_by", json.text("e", "lineage.source"), "who read it: probe or declared"),
@@ -502,7 +518,7 @@ def _memory_samples(json: Json) -> View:
             *_place(json, "e"),
             Column("label", json.text("e", "label"), "where in the lifecycle"),
             *(
-                Column(name, json.number("e", f"process.{name}.value"), description)
+                Column(name, json.unpacked_number("e", "process", f"{name}.value"), description)
                 for name, description in PROCESS_COLUMNS.items()
             ),
             Column(
@@ -521,7 +537,7 @@ def _memory_samples(json: Json) -> View:
             Column("cuda_process", json.total("e", "cuda", ".process"), "held by the process, all devices"),
             Column("host_pool", json.number("e", "cuda.host_pool.value"), "torch's pinned host pool"),
         ],
-        "FROM events AS e\nWHERE e.type = 'memory.sampled'",
+        f"FROM events AS e{json.unpack('e', 'process')}\nWHERE e.type = 'memory.sampled'",
     )
 
 

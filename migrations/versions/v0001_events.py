@@ -28,6 +28,7 @@ CREATE TABLE events (
   type TEXT NOT NULL GENERATED ALWAYS AS (envelope ->> '$.type') VIRTUAL,
   recorded_at TEXT NOT NULL GENERATED ALWAYS AS (envelope ->> '$.recorded_at') VIRTUAL,
   node_id TEXT NOT NULL GENERATED ALWAYS AS (envelope ->> '$.node_id') VIRTUAL,
+  materialization_id TEXT GENERATED ALWAYS AS (envelope ->> '$.body.materialization_id') VIRTUAL,
   UNIQUE (run_id, sequence)
 ) STRICT
 """,
@@ -48,6 +49,9 @@ CREATE TABLE checkpoints (
 """,
     """
 CREATE INDEX events_by_type ON events (type, run_id)
+""",
+    """
+CREATE INDEX events_by_materialization ON events (run_id, materialization_id, type) WHERE materialization_id IS NOT NULL
 """,
     """
 CREATE TRIGGER ledger_no_update BEFORE UPDATE ON ledger BEGIN
@@ -101,10 +105,10 @@ CREATE TRIGGER events_insert_guard BEFORE INSERT ON events BEGIN
   SELECT RAISE(ABORT, 'events: hash is taken')
     WHERE EXISTS (SELECT 1 FROM events WHERE hash = NEW.hash);
   SELECT RAISE(ABORT, 'events: event_id is taken')
-    WHERE EXISTS (SELECT 1 FROM events WHERE event_id = NEW.envelope ->> '$.event_id');
+    WHERE EXISTS (SELECT 1 FROM events WHERE event_id = NEW.event_id);
   SELECT RAISE(ABORT, 'events: sequence is taken or not the next of its run')
-    WHERE NEW.envelope ->> '$.sequence' IS NOT
-      (SELECT coalesce(max(sequence), -1) + 1 FROM events WHERE run_id = NEW.envelope ->> '$.run_id');
+    WHERE NEW.sequence IS NOT
+      (SELECT coalesce(max(sequence), -1) + 1 FROM events WHERE run_id = NEW.run_id);
 END
 """,
     """
@@ -138,15 +142,16 @@ CREATE TABLE events (
   position bigint NOT NULL PRIMARY KEY CHECK (position >= 0),
   envelope text NOT NULL,
   hash text NOT NULL UNIQUE CHECK (length(hash) = 64),
-  event_id text NOT NULL GENERATED ALWAYS AS (envelope::jsonb ->> 'event_id') STORED UNIQUE,
-  run_id text NOT NULL GENERATED ALWAYS AS (envelope::jsonb ->> 'run_id') STORED,
-  sequence bigint NOT NULL GENERATED ALWAYS AS ((envelope::jsonb ->> 'sequence')::bigint) STORED,
-  type text NOT NULL GENERATED ALWAYS AS (envelope::jsonb ->> 'type') STORED,
-  recorded_at text NOT NULL GENERATED ALWAYS AS (envelope::jsonb ->> 'recorded_at') STORED,
-  node_id text NOT NULL GENERATED ALWAYS AS (envelope::jsonb ->> 'node_id') STORED,
+  event_id text NOT NULL GENERATED ALWAYS AS (envelope::json ->> 'event_id') STORED UNIQUE,
+  run_id text NOT NULL GENERATED ALWAYS AS (envelope::json ->> 'run_id') STORED,
+  sequence bigint NOT NULL GENERATED ALWAYS AS ((envelope::json ->> 'sequence')::bigint) STORED,
+  type text NOT NULL GENERATED ALWAYS AS (envelope::json ->> 'type') STORED,
+  recorded_at text NOT NULL GENERATED ALWAYS AS (envelope::json ->> 'recorded_at') STORED,
+  node_id text NOT NULL GENERATED ALWAYS AS (envelope::json ->> 'node_id') STORED,
+  materialization_id text GENERATED ALWAYS AS (envelope::json #>> '{body,materialization_id}') STORED,
   document jsonb NOT NULL GENERATED ALWAYS AS (envelope::jsonb) STORED,
   UNIQUE (run_id, sequence)
-)
+) WITH (toast_tuple_target = 8160)
 """,
     """
 CREATE TABLE blobs (
@@ -165,6 +170,9 @@ CREATE TABLE checkpoints (
 """,
     """
 CREATE INDEX events_by_type ON events (type, run_id, position)
+""",
+    """
+CREATE INDEX events_by_materialization ON events (run_id, materialization_id, type, position) WHERE materialization_id IS NOT NULL
 """,
     """
 CREATE FUNCTION ledger_refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -187,8 +195,8 @@ BEGIN
   IF NEW.position IS DISTINCT FROM (SELECT coalesce(max(position), -1) + 1 FROM events) THEN
     RAISE EXCEPTION 'events: position is not the next';
   END IF;
-  IF (NEW.envelope::jsonb ->> 'sequence')::bigint IS DISTINCT FROM
-      (SELECT coalesce(max(sequence), -1) + 1 FROM events WHERE run_id = NEW.envelope::jsonb ->> 'run_id') THEN
+  IF (NEW.envelope::json ->> 'sequence')::bigint IS DISTINCT FROM
+      (SELECT coalesce(max(sequence), -1) + 1 FROM events WHERE run_id = NEW.envelope::json ->> 'run_id') THEN
     RAISE EXCEPTION 'events: sequence is taken or not the next of its run';
   END IF;
   RETURN NEW;

@@ -81,7 +81,7 @@ SELECT
   f.envelope ->> '$.body.message' AS failure,
   k.envelope ->> '$.body.reason' AS skip_reason
 FROM (
-  SELECT e.run_id AS run_id, e.envelope ->> '$.body.materialization_id' AS materialization_id,
+  SELECT e.run_id AS run_id, e.materialization_id AS materialization_id,
     min(CASE WHEN e.type = 'materialization.started' THEN e.position END) AS started,
     min(CASE WHEN e.type = 'materialization.realized' THEN e.position END) AS realized,
     min(CASE WHEN e.type = 'materialization.observed' THEN e.position END) AS observed,
@@ -90,8 +90,8 @@ FROM (
     min(CASE WHEN e.type = 'materialization.skipped' THEN e.position END) AS skipped,
     min(CASE WHEN e.type = 'materialization.failed' THEN e.position END) AS failed
   FROM events AS e
-  WHERE e.type IN ('materialization.failed', 'materialization.observed', 'materialization.realized', 'materialization.released', 'materialization.skipped', 'materialization.started')
-  GROUP BY e.run_id, e.envelope ->> '$.body.materialization_id'
+  WHERE e.materialization_id IS NOT NULL AND e.type || '' IN ('materialization.failed', 'materialization.observed', 'materialization.realized', 'materialization.released', 'materialization.skipped', 'materialization.started')
+  GROUP BY e.run_id, e.materialization_id
 ) AS m
 LEFT JOIN events AS s ON s.position = m.started
 LEFT JOIN events AS r ON r.position = m.realized
@@ -105,7 +105,7 @@ LEFT JOIN events AS f ON f.position = m.failed
 CREATE VIEW tensors AS
 SELECT
   o.run_id AS run_id,
-  o.envelope ->> '$.body.materialization_id' AS materialization_id,
+  o.materialization_id AS materialization_id,
   tensor.value ->> '$.name' AS name,
   tensor.value ->> '$.dtype' AS dtype,
   tensor.value -> '$.shape' AS shape,
@@ -144,15 +144,15 @@ SELECT
   d.envelope ->> '$.body.ratio.value' AS give_back_ratio_after_decode,
   d.envelope ->> '$.body.owners_alive.value' AS owners_alive_after_decode
 FROM (
-  SELECT e.run_id AS run_id, e.envelope ->> '$.body.materialization_id' AS materialization_id,
+  SELECT e.run_id AS run_id, e.materialization_id AS materialization_id,
     min(CASE WHEN e.type = 'release.authorized' THEN e.position END) AS authorized,
     max(CASE WHEN e.type = 'release.refused' THEN e.position END) AS refused,
     min(CASE WHEN e.type = 'materialization.released' THEN e.position END) AS released,
     min(CASE WHEN e.type = 'reclamation.observed' AND e.envelope ->> '$.body.phase' = 'after-release' THEN e.position END) AS reclaimed,
     max(CASE WHEN e.type = 'reclamation.observed' AND e.envelope ->> '$.body.phase' = 'after-decode' THEN e.position END) AS decoded
   FROM events AS e
-  WHERE e.type IN ('materialization.released', 'reclamation.observed', 'release.authorized', 'release.refused')
-  GROUP BY e.run_id, e.envelope ->> '$.body.materialization_id'
+  WHERE e.materialization_id IS NOT NULL AND e.type || '' IN ('materialization.released', 'reclamation.observed', 'release.authorized', 'release.refused')
+  GROUP BY e.run_id, e.materialization_id
 ) AS m
 LEFT JOIN events AS a ON a.position = m.authorized
 LEFT JOIN events AS n ON n.position = m.refused
@@ -169,7 +169,7 @@ SELECT
   e.recorded_at AS recorded_at,
   e.envelope ->> '$.elapsed_ns' AS elapsed_ns,
   e.envelope ->> '$.body.logical_state_id' AS logical_state_id,
-  e.envelope ->> '$.body.materialization_id' AS materialization_id,
+  e.materialization_id AS materialization_id,
   e.envelope ->> '$.body.memory_resource_id.value' AS memory_resource_id,
   e.envelope ->> '$.body.lineage.value' AS lineage,
   e.envelope ->> '$.body.lineage.source' AS lineage_by,
@@ -372,7 +372,7 @@ SELECT
   f.document #>> '{body,message}' AS failure,
   k.document #>> '{body,reason}' AS skip_reason
 FROM (
-  SELECT e.run_id AS run_id, e.document #>> '{body,materialization_id}' AS materialization_id,
+  SELECT e.run_id AS run_id, e.materialization_id AS materialization_id,
     min(CASE WHEN e.type = 'materialization.started' THEN e.position END) AS started,
     min(CASE WHEN e.type = 'materialization.realized' THEN e.position END) AS realized,
     min(CASE WHEN e.type = 'materialization.observed' THEN e.position END) AS observed,
@@ -381,8 +381,8 @@ FROM (
     min(CASE WHEN e.type = 'materialization.skipped' THEN e.position END) AS skipped,
     min(CASE WHEN e.type = 'materialization.failed' THEN e.position END) AS failed
   FROM events AS e
-  WHERE e.type IN ('materialization.failed', 'materialization.observed', 'materialization.realized', 'materialization.released', 'materialization.skipped', 'materialization.started')
-  GROUP BY e.run_id, e.document #>> '{body,materialization_id}'
+  WHERE e.materialization_id IS NOT NULL AND e.type || '' IN ('materialization.failed', 'materialization.observed', 'materialization.realized', 'materialization.released', 'materialization.skipped', 'materialization.started')
+  GROUP BY e.run_id, e.materialization_id
 ) AS m
 LEFT JOIN events AS s ON s.position = m.started
 LEFT JOIN events AS r ON r.position = m.realized
@@ -396,7 +396,7 @@ LEFT JOIN events AS f ON f.position = m.failed
 CREATE VIEW tensors AS
 SELECT
   o.run_id AS run_id,
-  o.document #>> '{body,materialization_id}' AS materialization_id,
+  o.materialization_id AS materialization_id,
   tensor.value ->> 'name' AS name,
   tensor.value ->> 'dtype' AS dtype,
   (tensor.value -> 'shape')::text AS shape,
@@ -435,15 +435,15 @@ SELECT
   ledger_number(d.document #> '{body,ratio,value}') AS give_back_ratio_after_decode,
   ledger_number(d.document #> '{body,owners_alive,value}') AS owners_alive_after_decode
 FROM (
-  SELECT e.run_id AS run_id, e.document #>> '{body,materialization_id}' AS materialization_id,
+  SELECT e.run_id AS run_id, e.materialization_id AS materialization_id,
     min(CASE WHEN e.type = 'release.authorized' THEN e.position END) AS authorized,
     max(CASE WHEN e.type = 'release.refused' THEN e.position END) AS refused,
     min(CASE WHEN e.type = 'materialization.released' THEN e.position END) AS released,
     min(CASE WHEN e.type = 'reclamation.observed' AND e.document #>> '{body,phase}' = 'after-release' THEN e.position END) AS reclaimed,
     max(CASE WHEN e.type = 'reclamation.observed' AND e.document #>> '{body,phase}' = 'after-decode' THEN e.position END) AS decoded
   FROM events AS e
-  WHERE e.type IN ('materialization.released', 'reclamation.observed', 'release.authorized', 'release.refused')
-  GROUP BY e.run_id, e.document #>> '{body,materialization_id}'
+  WHERE e.materialization_id IS NOT NULL AND e.type || '' IN ('materialization.released', 'reclamation.observed', 'release.authorized', 'release.refused')
+  GROUP BY e.run_id, e.materialization_id
 ) AS m
 LEFT JOIN events AS a ON a.position = m.authorized
 LEFT JOIN events AS n ON n.position = m.refused
@@ -460,7 +460,7 @@ SELECT
   e.recorded_at AS recorded_at,
   ledger_number(e.document -> 'elapsed_ns') AS elapsed_ns,
   e.document #>> '{body,logical_state_id}' AS logical_state_id,
-  e.document #>> '{body,materialization_id}' AS materialization_id,
+  e.materialization_id AS materialization_id,
   e.document #>> '{body,memory_resource_id,value}' AS memory_resource_id,
   e.document #>> '{body,lineage,value}' AS lineage,
   e.document #>> '{body,lineage,source}' AS lineage_by,
@@ -521,22 +521,22 @@ SELECT
   e.recorded_at AS recorded_at,
   ledger_number(e.document -> 'elapsed_ns') AS elapsed_ns,
   e.document #>> '{body,label}' AS label,
-  ledger_number(e.document #> '{body,process,vm_rss,value}') AS vm_rss,
-  ledger_number(e.document #> '{body,process,vm_hwm,value}') AS vm_hwm,
-  ledger_number(e.document #> '{body,process,rss_anon,value}') AS rss_anon,
-  ledger_number(e.document #> '{body,process,rss_file,value}') AS rss_file,
-  ledger_number(e.document #> '{body,process,rss_shmem,value}') AS rss_shmem,
-  ledger_number(e.document #> '{body,process,vm_swap,value}') AS vm_swap,
-  ledger_number(e.document #> '{body,process,hugetlb,value}') AS hugetlb,
-  ledger_number(e.document #> '{body,process,vm_pin,value}') AS vm_pin,
-  ledger_number(e.document #> '{body,process,minor_faults,value}') AS minor_faults,
-  ledger_number(e.document #> '{body,process,major_faults,value}') AS major_faults,
-  ledger_number(e.document #> '{body,process,swap_in,value}') AS swap_in,
-  ledger_number(e.document #> '{body,process,swap_out,value}') AS swap_out,
-  ledger_number(e.document #> '{body,process,new_file_mappings,value}') AS new_file_mappings,
-  ledger_number(e.document #> '{body,process,checkpoint_mappings,value}') AS checkpoint_mappings,
-  ledger_number(e.document #> '{body,process,new_tmpfs_files,value}') AS new_tmpfs_files,
-  ledger_number(e.document #> '{body,process,tree_sum,value}') AS tree_sum,
+  ledger_number(e_process.unpacked #> '{vm_rss,value}') AS vm_rss,
+  ledger_number(e_process.unpacked #> '{vm_hwm,value}') AS vm_hwm,
+  ledger_number(e_process.unpacked #> '{rss_anon,value}') AS rss_anon,
+  ledger_number(e_process.unpacked #> '{rss_file,value}') AS rss_file,
+  ledger_number(e_process.unpacked #> '{rss_shmem,value}') AS rss_shmem,
+  ledger_number(e_process.unpacked #> '{vm_swap,value}') AS vm_swap,
+  ledger_number(e_process.unpacked #> '{hugetlb,value}') AS hugetlb,
+  ledger_number(e_process.unpacked #> '{vm_pin,value}') AS vm_pin,
+  ledger_number(e_process.unpacked #> '{minor_faults,value}') AS minor_faults,
+  ledger_number(e_process.unpacked #> '{major_faults,value}') AS major_faults,
+  ledger_number(e_process.unpacked #> '{swap_in,value}') AS swap_in,
+  ledger_number(e_process.unpacked #> '{swap_out,value}') AS swap_out,
+  ledger_number(e_process.unpacked #> '{new_file_mappings,value}') AS new_file_mappings,
+  ledger_number(e_process.unpacked #> '{checkpoint_mappings,value}') AS checkpoint_mappings,
+  ledger_number(e_process.unpacked #> '{new_tmpfs_files,value}') AS new_tmpfs_files,
+  ledger_number(e_process.unpacked #> '{tree_sum,value}') AS tree_sum,
   ledger_number(e.document #> '{body,census,unowned_host_bytes,value}') AS unowned_host_bytes,
   ledger_number(e.document #> '{body,census,unowned_device_bytes,value}') AS unowned_device_bytes,
   (SELECT CASE WHEN count(*) = count(ledger_number(item.value -> 'value')) THEN sum(ledger_number(item.value -> 'value')) END FROM jsonb_each(CASE WHEN jsonb_typeof(e.document #> '{body,cuda}') = 'object' THEN e.document #> '{body,cuda}' ELSE '{}' END) AS item WHERE item.key LIKE '%.allocated') AS cuda_allocated,
@@ -545,6 +545,7 @@ SELECT
   (SELECT CASE WHEN count(*) = count(ledger_number(item.value -> 'value')) THEN sum(ledger_number(item.value -> 'value')) END FROM jsonb_each(CASE WHEN jsonb_typeof(e.document #> '{body,cuda}') = 'object' THEN e.document #> '{body,cuda}' ELSE '{}' END) AS item WHERE item.key LIKE '%.process') AS cuda_process,
   ledger_number(e.document #> '{body,cuda,host_pool,value}') AS host_pool
 FROM events AS e
+CROSS JOIN LATERAL (SELECT e.document #> '{body,process}' AS unpacked OFFSET 0) AS e_process
 WHERE e.type = 'memory.sampled'
 """,
     """
