@@ -25,6 +25,7 @@ from ledger.evidence_form import (
     PriorRun,
     SealedEvent,
     Statement,
+    to_json,
 )
 from ledger.plan import Plan, parse_plan
 
@@ -159,19 +160,22 @@ def read_statement(envelope: Envelope) -> Evidence:
     if structure > MAX_STRUCTURE:
         raise EvidenceBroken(f"statement has {structure} parts; more than {MAX_STRUCTURE} are refused")
     try:
-        value = canonical.decode(payload, what="statement")
-        text = canonical.encode(value)
-    except (StrictJsonError, EventError) as error:
-        raise EvidenceBroken(error.message) from error
-    if text.encode("utf-8") != payload:
-        raise EvidenceBroken("statement is not in its canonical form (RFC 8785)")
-    try:
-        # The schema is checked over the canonical bytes; strict, so that "1" is no number and 1 no string.
+        canonical.decode(payload, what="statement")
+        # Strict, so that "1" is no number and 1 no string.
         statement = Statement.model_validate_json(payload, strict=True, by_alias=True, by_name=False)
+    except StrictJsonError as error:
+        raise EvidenceBroken(error.message) from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise EvidenceBroken(f"statement has not its form: {where}: {first['msg']}") from error
+    try:
+        # Written again it must be the same bytes: canonical, no key twice, no field left out for a default to fill.
+        text = canonical.encode(to_json(statement))
+    except EventError as error:
+        raise EvidenceBroken(f"statement: {error.message}") from error
+    if text.encode("utf-8") != payload:
+        raise EvidenceBroken("statement is not in its exact form: RFC 8785, with every field there")
     predicate = statement.predicate
     try:
         checkpoint = parse_checkpoint(predicate.checkpoint)

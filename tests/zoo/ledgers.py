@@ -62,6 +62,7 @@ class Raw:
     def __init__(self, path: Path) -> None:
         self.connection = sqlite_driver().connect(str(path), isolation_level=None)
         self.connection.execute("PRAGMA journal_mode = DELETE").fetchall()
+        self.connection.execute("PRAGMA synchronous = OFF")
         for (name,) in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
             self.connection.execute(f"DROP TRIGGER {name}")
 
