@@ -8,10 +8,8 @@ extremes, so that a rule which holds for what is kept holds for every event.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from ledger.documents import Outcome
 from ledger.events import (
     AFTER_CLOSE,
     AuthorityEstablished,
@@ -43,287 +41,56 @@ from ledger.events import (
     SourceWatched,
     VerdictRecorded,
 )
+from ledger.run_state import (
+    BELIEVED,
+    KEPT,
+    KEPT_ACCESSES,
+    MOST_IDS,
+    MOST_LABELS,
+    READ_AT_EACH_SAMPLE,
+    STANDING_LABELS,
+    TREE_CLASSES,
+    TREE_MAPPINGS,
+    VALUED,
+    AccessState,
+    DecodeState,
+    DeviationState,
+    ExecutionState,
+    Extremes,
+    Figure,
+    MaterializationState,
+    ReclamationState,
+    RunState,
+    Said,
+    Seen,
+    copied,
+    trust,
+)
 
-KEPT = 4
-"""How many of many like things are kept: the first three and the last; of distinct values, the first four."""
+__all__ = [
+    "KEPT_ACCESSES",
+    "MOST_IDS",
+    "MOST_LABELS",
+    "TREE_CLASSES",
+    "TREE_MAPPINGS",
+    "WATCHED",
+    "AccessState",
+    "DecodeState",
+    "DeviationState",
+    "ExecutionState",
+    "Extremes",
+    "Figure",
+    "MaterializationState",
+    "ReclamationState",
+    "RunState",
+    "Said",
+    "Seen",
+    "copied",
+    "fold",
+    "trust",
+]
 
-KEPT_ACCESSES = 16
-MOST_IDS = 8192
-"""Distinct ids kept of a kind. What comes beyond is counted in `overflowed`, and the judge then says it does not know."""
-
-MOST_LABELS = 256
-"""Labels whose samples are kept whole, beside the standing ones."""
-
-STANDING_LABELS = frozenset({"baseline", "after-decode", "closing"})
-TREE_CLASSES = ("rss_anon", "rss_shmem", "vm_swap", "hugetlb", "tree_sum")
-TREE_MAPPINGS = ("checkpoint_mappings", "new_file_mappings", "new_tmpfs_files")
-READ_AT_EACH_SAMPLE = frozenset({"vm_rss", "vm_hwm", "rss_file", *TREE_CLASSES, *TREE_MAPPINGS})
-"""Figures of the process tree that are judged, so that a sample without one leaves something unknown."""
-
-B = TypeVar("B", bound=Body)
 T = TypeVar("T")
-Trust = Literal["observed", "declared", "claimed", "unknown"]
-
-
-class Seen(NamedTuple, Generic[B]):
-    """A body and the sequence of its event within the run."""
-
-    sequence: int
-    body: B
-
-
-class Said(NamedTuple):
-    """Something that an event says: which event type, how far it can be trusted, and the value (null: not known)."""
-
-    origin: str
-    trust: Trust
-    value: Any
-
-
-def trust(measurement: Measurement) -> Trust:
-    """How far a measurement can be trusted: seen by a probe or witness, somebody's word, an adapter's claim, or unknown.
-
-    A default is nobody's word, and what can only be counted or sized is never negative: unknown.
-    """
-    value = measurement.value
-    if value is None or measurement.status in ("unavailable", "failed") or measurement.source == "default":
-        return "unknown"
-    if isinstance(value, int | float) and value < 0:
-        return "unknown"
-    if measurement.source == "adapter":
-        return "claimed"
-    if measurement.status == "measured" and measurement.source in ("probe", "witness"):
-        return "observed"
-    return "declared"
-
-
-class Figure(NamedTuple):
-    """A number and the sequence of the event that gave it."""
-
-    sequence: int
-    value: int | float
-
-
-@dataclass(slots=True)
-class Extremes:
-    """Lowest and highest of many measurements, and the first event whose value is not known (claims are not).
-
-    What can only be counted or sized is never negative, and not known where it is; `signed` figures may be.
-    """
-
-    low: Figure | None = None
-    high: Figure | None = None
-    unknown: int | None = None
-    signed: bool = False
-
-    def add(self, sequence: int, measurement: Measurement | None) -> None:
-        if measurement is not None:
-            value = measurement.value
-            if (
-                isinstance(value, int | float)
-                and (value >= 0 or self.signed)
-                and measurement.source in _BELIEVED
-                and measurement.status in _VALUED
-            ):
-                if self.low is None or value < self.low.value:
-                    self.low = Figure(sequence, value)
-                if self.high is None or value > self.high.value:
-                    self.high = Figure(sequence, value)
-                return
-        if self.unknown is None:
-            self.unknown = sequence
-
-
-_BELIEVED = frozenset({"probe", "witness", "derived", "declared"})
-_VALUED = frozenset({"measured", "stated"})
-
-
-@dataclass
-class ReclamationState:
-    """Every `reclamation.observed` of one staging materialization in one phase."""
-
-    count: int = 0
-    first: Seen[ReclamationObserved] | None = None
-    owners_total: Extremes = field(default_factory=Extremes)
-    owners_alive: Extremes = field(default_factory=Extremes)
-    region_mapped: Extremes = field(default_factory=Extremes)
-    ratio: Extremes = field(default_factory=lambda: Extremes(signed=True))
-    given_back: Extremes = field(default_factory=lambda: Extremes(signed=True))
-    """tree_before - tree_after, bytes."""
-    last: int | None = None
-    """Sequence of the last one."""
-
-
-@dataclass
-class MaterializationState:
-    """What the events say of one materialization id, planned or not."""
-
-    id: str
-    started: list[Seen[MaterializationStarted]] = field(default_factory=list)
-    realized: list[Seen[MaterializationRealized]] = field(default_factory=list)
-    observed: list[Seen[MaterializationObserved]] = field(default_factory=list)
-    skipped: list[Seen[MaterializationSkipped]] = field(default_factory=list)
-    failed: list[Seen[MaterializationFailed]] = field(default_factory=list)
-    authorized: list[Seen[ReleaseAuthorized]] = field(default_factory=list)
-    refused: list[Seen[ReleaseRefused]] = field(default_factory=list)
-    released: list[Seen[MaterializationReleased]] = field(default_factory=list)
-    said: dict[str, dict[Said, int]] = field(default_factory=dict)
-    """Fact -> distinct things said of it -> first sequence. Four values are kept: more cannot all be as planned."""
-    reclamations: dict[str, ReclamationState] = field(default_factory=dict)
-    bytes_before: Extremes = field(default_factory=Extremes)
-    bytes_after: Extremes = field(default_factory=Extremes)
-    released_bytes: Extremes = field(default_factory=Extremes)
-    owners_total: Extremes = field(default_factory=Extremes)
-    owners_alive: Extremes = field(default_factory=Extremes)
-    spans: list[tuple[int, int | None]] = field(default_factory=list)
-    """(began, ended) sequences between which it existed; ended null: still there."""
-    duplicates: list[int] = field(default_factory=list)
-    """Began or was realised again, or was seen at another place, while it was there."""
-    rematerialized: list[int] = field(default_factory=list)
-    """Began, was realised or was seen live after it had been released."""
-    unauthorized: list[int] = field(default_factory=list)
-    """Releases that no authorization of their own came before."""
-    pending_authorization: int | None = None
-
-    @property
-    def live(self) -> bool:
-        """It exists as far as the events say: begun or seen, and not released since."""
-        return bool(self.spans) and self.spans[-1][1] is None
-
-    @property
-    def release_sequence(self) -> int | None:
-        return self.released[0].sequence if self.released else None
-
-
-@dataclass
-class ExecutionState:
-    """Activations of one execution id."""
-
-    count: int = 0
-    activations: list[Seen[ExecutionActivated]] = field(default_factory=list)
-
-
-@dataclass
-class DeviationState:
-    """Every deviation from the reference on one side (what went in, what came out)."""
-
-    exact: Extremes = field(default_factory=Extremes)
-    within_tolerance: Extremes = field(default_factory=Extremes)
-    max_absolute: Extremes = field(default_factory=Extremes)
-    max_relative: Extremes = field(default_factory=Extremes)
-    nan_count: Extremes = field(default_factory=Extremes)
-    inf_count: Extremes = field(default_factory=Extremes)
-    failed: int | None = None
-    """First event whose largest deviation was not a finite number."""
-
-
-@dataclass
-class DecodeState:
-    """Every prefill and repetition of one execution id, aggregated."""
-
-    first: int | None = None
-    """Sequence of the first decode event."""
-    prefills: int = 0
-    runs: int = 0
-    """Repetitions seen."""
-    repeated: int = 0
-    """Repetitions 0 .. repeated - 1 were all seen."""
-    beyond: set[int] = field(default_factory=set)
-    """Repetition numbers seen out of order, past a gap."""
-    unnumbered: int | None = None
-    modes: set[str] = field(default_factory=set)
-    input: DeviationState = field(default_factory=DeviationState)
-    output: DeviationState = field(default_factory=DeviationState)
-    output_digests: dict[str, int] = field(default_factory=dict)
-    token_digests: dict[str, int] = field(default_factory=dict)
-    prefill_digests: dict[str, int] = field(default_factory=dict)
-    prefill_token_digests: dict[str, int] = field(default_factory=dict)
-    digest_unknown: int | None = None
-    plan_lookups: Extremes = field(default_factory=Extremes)
-    elapsed_ns: Extremes = field(default_factory=Extremes)
-
-
-@dataclass
-class AccessState:
-    """Accesses to the checkpoint that watches saw while none should happen."""
-
-    by: dict[str, int] = field(default_factory=dict)
-    """attributed_to -> events."""
-    kept: dict[str, list[Seen[SourceAccessed]]] = field(default_factory=dict)
-
-
-@dataclass
-class RunState:
-    """One run, as far as its events say."""
-
-    run_id: str | None = None
-    events_seen: int = 0
-    openings: list[Seen[RunOpened]] = field(default_factory=list)
-    closed: Seen[RunClosed] | None = None
-    environments: list[Seen[EnvironmentObserved]] = field(default_factory=list)
-    accepted: Seen[PlanAccepted] | None = None
-    rejected: Seen[PlanRejectedEvent] | None = None
-    references: list[Seen[ReferenceBound]] = field(default_factory=list)
-    materializations: dict[str, MaterializationState] = field(default_factory=dict)
-    authorities: dict[str, list[Seen[AuthorityEstablished]]] = field(default_factory=dict)
-    executions: dict[str, ExecutionState] = field(default_factory=dict)
-    decodes: dict[str, DecodeState] = field(default_factory=dict)
-    watches: list[Seen[SourceWatched]] = field(default_factory=list)
-    watch: dict[str, Extremes] = field(default_factory=dict)
-    source_accesses: AccessState = field(default_factory=AccessState)
-    samples: dict[str, list[Seen[MemorySampled]]] = field(default_factory=dict)
-    """Label -> its first sample and its last."""
-    labels: dict[str, int] = field(default_factory=dict)
-    """Label -> first sequence, also of those whose samples are not kept."""
-    sample_gaps: dict[str, int] = field(default_factory=dict)
-    """Judged figure that some sample could not read (`process/KEY`, `cuda/KEY`, `census/KEY`) -> first sequence."""
-    samples_seen: int = 0
-    peaks: dict[str, Figure] = field(default_factory=dict)
-    """Highest known figure of any sample, by `process/KEY` and `cuda/KEY`."""
-    verdicts: list[Seen[VerdictRecorded]] = field(default_factory=list)
-    superseded: list[Seen[RunSuperseded]] = field(default_factory=list)
-    after_close: list[tuple[int, str]] = field(default_factory=list)
-    time_regressions: list[tuple[int, int, int]] = field(default_factory=list)
-    """(sequence, elapsed before, elapsed then)."""
-    last_elapsed: int | None = None
-    first_step: int | None = None
-    """Sequence of the first event that changes what is there: begun, realised, released, bound or decoded."""
-    last_step: int | None = None
-    last_decode: int | None = None
-    last_watch: int | None = None
-    freezing: Seen[PlanFrozen] | None = None
-    overflowed: dict[str, int] = field(default_factory=dict)
-    """What was more than is kept: kind -> events left out."""
-    witnesses: tuple[RunState, ...] = ()
-    """States of the runs that witnessed this one; the judge sets them."""
-
-    @property
-    def opened(self) -> Seen[RunOpened] | None:
-        return self.openings[0] if self.openings else None
-
-    @property
-    def environment(self) -> Seen[EnvironmentObserved] | None:
-        return self.environments[0] if self.environments else None
-
-    @property
-    def source_watch(self) -> Seen[SourceWatched] | None:
-        return self.watches[-1] if self.watches else None
-
-    @property
-    def outcome(self) -> Outcome:
-        """How the run ended by its own word; a run that nobody closed is incomplete."""
-        return self.closed.body.outcome if self.closed else "incomplete"
-
-    @property
-    def superseded_by(self) -> str | None:
-        return self.superseded[-1].body.by if self.superseded else None
-
-    def sample(self, label: str) -> Seen[MemorySampled] | None:
-        """The sample of that label: the first baseline, else the last of its name."""
-        found = self.samples.get(label)
-        if not found:
-            return None
-        return found[0] if label == "baseline" else found[-1]
 
 
 def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
@@ -350,19 +117,6 @@ def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
             continue
         apply[type(body)](result, sequence, body)
     return result
-
-
-def copied(value: T) -> T:
-    """A copy that shares the frozen values (bodies, figures) and nothing that can change."""
-    if isinstance(value, list):
-        return [copied(item) for item in value]  # type: ignore[return-value]
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}  # type: ignore[return-value]
-    if isinstance(value, set):
-        return set(value)  # type: ignore[return-value]
-    if is_dataclass(value) and not isinstance(value, type):
-        return type(value)(**{item.name: copied(getattr(value, item.name)) for item in fields(value)})
-    return value
 
 
 def _keep(kept: list[T], item: T, most: int = KEPT) -> None:
@@ -664,7 +418,7 @@ def _add_repetition(state: RunState, found: DecodeState, sequence: int, number: 
 
 def _add_digest(found: DecodeState, kept: dict[str, int], sequence: int, digest: Measurement) -> None:
     value = digest.value
-    if value in kept and digest.source in _BELIEVED:
+    if value in kept and digest.source in BELIEVED:
         return
     if trust(digest) in ("unknown", "claimed"):
         found.digest_unknown = sequence if found.digest_unknown is None else found.digest_unknown
@@ -748,8 +502,8 @@ def _read(
         if (
             isinstance(value, int | float)
             and value >= 0
-            and measurement.status in _VALUED
-            and measurement.source in _BELIEVED
+            and measurement.status in VALUED
+            and measurement.source in BELIEVED
         ):
             name = prefix + key
             highest = peaks.get(name)

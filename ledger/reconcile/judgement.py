@@ -18,6 +18,7 @@ from ledger.reconcile.catalogue import Invariant
 from ledger.reconcile.decode import DECODE
 from ledger.reconcile.environment import ENVIRONMENT
 from ledger.reconcile.execution import EXECUTION
+from ledger.reconcile.give_back import GIVE_BACK
 from ledger.reconcile.materialization import MATERIALIZATION
 from ledger.reconcile.memory import MEMORY
 from ledger.reconcile.plan import PLAN
@@ -29,7 +30,7 @@ JUDGE_VERSION = "1"
 
 INVARIANTS: tuple[Invariant, ...] = tuple(
     invariant
-    for family in (PLAN, ENVIRONMENT, MATERIALIZATION, STAGING, AUTHORITY, EXECUTION, DECODE, MEMORY, RUN)
+    for family in (PLAN, ENVIRONMENT, MATERIALIZATION, STAGING, AUTHORITY, EXECUTION, DECODE, MEMORY, GIVE_BACK, RUN)
     for invariant in family
 )
 
