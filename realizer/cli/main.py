@@ -130,12 +130,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _complain(message: str, *more: str) -> None:
-    from realizer.cli.rendering import inert
+    from realizer.cli.rendering import complain
 
-    click.secho("tally: ", err=True, nl=False, fg="red")
-    click.echo(inert(message), err=True)
-    for line in more:
-        click.echo(f"  {inert(line)}", err=True)
+    complain(message, more)
     if os.environ.get("TALLY_DEBUG") == "1" and sys.exc_info()[0] is not None:
         traceback.print_exc()
 

@@ -116,6 +116,16 @@ def say(message: object, *, style: str = "") -> None:
     _console(sys.stderr).print(Text(inert(message), style=style), soft_wrap=True)
 
 
+def complain(message: object, more: Sequence[object] = ()) -> None:
+    """An error: one line on standard error, and a line for each of many reasons."""
+    console = _console(sys.stderr)
+    line = Text("tally: ", style="red")
+    line.append(inert(message), style="default")
+    console.print(line, soft_wrap=True)
+    for reason in more:
+        console.print(Text(f"  {inert(reason)}"), soft_wrap=True)
+
+
 def warn(message: object) -> None:
     """One line on standard error about something that was done all the same."""
     line = Text("warning: ", style="yellow")

@@ -114,6 +114,24 @@ def test_an_error_is_one_line_and_its_exit_code(
     assert captured.err.strip().splitlines() == [line]
 
 
+def test_errors_honour_no_color(tmp_path: Path) -> None:
+    import pty
+
+    def said(**more: str) -> bytes:
+        reader, writer = pty.openpty()
+        environment = {**os.environ, "TERM": "xterm-256color", **more}
+        subprocess.run(
+            [*TALLY, "runs", "--ledger", str(tmp_path / "no.db")], stderr=writer, env=environment, timeout=60
+        )
+        os.close(writer)
+        data = os.read(reader, 10_000)
+        os.close(reader)
+        return data
+
+    assert said(NO_COLOR="1").startswith(b"tally: no ledger")
+    assert b"\x1b[31m" in said(NO_COLOR="")
+
+
 def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def callback() -> None:
         raise error
