@@ -608,6 +608,11 @@ def _reader() -> TypeAdapter[Event]:
     return TypeAdapter(Annotated[union, Field(discriminator="type")])
 
 
+def event_schema() -> dict[str, Any]:
+    """The JSON Schema of an envelope, one alternative for each event type."""
+    return _reader().json_schema(mode="validation")
+
+
 UPCASTS: dict[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]] = {}
 """(type, old version) -> body of the next version. Applied on read; the recorded bytes stay as they are."""
 
