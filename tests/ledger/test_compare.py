@@ -440,7 +440,8 @@ INCIDENTAL = {
     "memory.sampled": {
         *(f"process.{name}" for name in ("minor_faults", "major_faults", "swap_in", "swap_out")),
         "host.mem_available",
-        "cgroup.exclusive",
+        "cgroup.current",
+        "cgroup.others",
         "census.unowned_host_storages",
     },
     "reclamation.observed": {"system.anon_and_shmem", "ratio"},
