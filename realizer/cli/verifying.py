@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ledger.errors import NotFound
+from realizer.cli.access import shown_ledger
 from realizer.cli.files import read_input
 from realizer.cli.options import DEFAULT_LEDGER, json_option
 from realizer.cli.rendering import VERDICT_STYLES, cell, emit_json, facts, heading, joined, progress_bar, show, table
@@ -68,7 +69,8 @@ def verify(
     if as_json:
         emit_json(document)
     else:
-        show(*_parts(document, file, of_ledger=of_ledger))
+        location = file or wanted.ledger or os.environ.get("TALLY_LEDGER") or DEFAULT_LEDGER
+        show(*_parts(document, shown_ledger(location), of_ledger=of_ledger))
     return exit_code(document)
 
 
@@ -158,10 +160,10 @@ def _ledger_view(data: bytes, ledger: str, pin: Checkpoint | None) -> LedgerView
         return ledger_view(store, opened, pin)
 
 
-def _parts(document: VerificationDocument, file: str | None, *, of_ledger: bool) -> Iterator[RenderableType]:
+def _parts(document: VerificationDocument, shown: str, *, of_ledger: bool) -> Iterator[RenderableType]:
     if not of_ledger and document.checks.signature == "not-checked":
         yield joined(("NOT AUTHENTICATED", "bold yellow"), "no --key was given: nothing says who made this file")
-    yield joined((document.status.upper(), STATUS_STYLES[document.status]), file or "the ledger")
+    yield joined((document.status.upper(), STATUS_STYLES[document.status]), shown)
     if document.verdict is not None:
         line: list[object] = [(document.verdict, VERDICT_STYLES[document.verdict]), f"assurance {document.assurance}"]
         if document.recorded_verdict is not None:

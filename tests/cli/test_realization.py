@@ -122,6 +122,17 @@ def test_two_runs_are_the_same_and_the_whole_walk_works(tally: Tally, tiny: Path
     assert (ran.code, ran.json["status"], ran.json["verdict"]) == (0, "valid", "PASS")
 
 
+def test_a_password_in_the_arguments_is_not_recorded(tally: Tally, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["tally", "realize", "plan.json", "--ledger", "postgresql+psycopg://me:hunter2@host/db", "--token=abc"],
+    )
+    assert tally("realize", "plan.json").code == 3
+    assert "hunter2" not in json.dumps(recorded(tiny))
+    assert "realize" in recorded(tiny)[0]["body"]["argv"]["value"]
+
+
 # --- rejected -----------------------------------------------------------------------------------------------------
 
 
