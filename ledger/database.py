@@ -12,7 +12,7 @@ import re
 import sqlite3
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -443,15 +443,19 @@ def postgres_driver() -> Any:
     return psycopg
 
 
-def postgres_connect(location: str, *, options: str = "") -> Any:
-    """An autocommit connection, statements prepared by the server. Raises LedgerError without the password in it."""
+def postgres_connect(location: str, settings: Mapping[str, str] | None = None) -> Any:
+    """An autocommit connection with server settings made for it. Raises LedgerError without the password in it."""
     psycopg = postgres_driver()
     conninfo = re.sub(r"^postgres(ql)?(\+psycopg)?://", "postgresql://", location)
+    connection = None
     try:
-        return psycopg.connect(
-            conninfo, autocommit=True, connect_timeout=10, options=f"-c client_encoding=UTF8 {options}".strip()
-        )
+        connection = psycopg.connect(conninfo, autocommit=True, connect_timeout=10, client_encoding="UTF8")
+        for name, value in (settings or {}).items():
+            connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+        return connection
     except psycopg.Error as error:
+        if connection is not None:
+            connection.close()
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise LedgerError(f"cannot connect to ledger {hide_password(location)}: {first}") from error
 
@@ -509,8 +513,7 @@ class PostgresDatabase(Database):
         current = self._write_connection if write else self._read_connection
         if current is None or current.closed:
             current = postgres_connect(
-                self.location,
-                options="-c synchronous_commit=on" if write else "-c default_transaction_read_only=on",
+                self.location, {"synchronous_commit": "on"} if write else {"default_transaction_read_only": "on"}
             )
             if write:
                 self._write_connection = current

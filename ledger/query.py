@@ -213,11 +213,15 @@ def _run_postgres(
     connection = None
     try:
         base.require_version()
-        milliseconds = max(1, math.ceil(seconds * 1000))
         connection = database.postgres_connect(
             location,
-            options=f"-c default_transaction_read_only=on -c statement_timeout={milliseconds}"
-            " -c standard_conforming_strings=on -c lock_timeout=2000 -c timezone=UTC",
+            {
+                "default_transaction_read_only": "on",
+                "statement_timeout": str(max(1, math.ceil(seconds * 1000))),
+                "lock_timeout": "2000",
+                "standard_conforming_strings": "on",
+                "timezone": "UTC",
+            },
         )
         # A cursor takes one SELECT and nothing else, and hands out no more rows than are asked for.
         with connection.transaction(), connection.cursor(name="query") as cursor:

@@ -232,18 +232,18 @@ APPEND_LOCK = int.from_bytes(b"tally", "big")
 """Key of the PostgreSQL advisory lock that every append holds until its transaction ends: positions stay gapless."""
 
 
-def postgres_role(role: str) -> list[str]:
+def postgres_role(role: str, schema: str = "public") -> list[str]:
     """Statements that make `role` a writer who can append and read, and neither change, delete nor drop a guard.
 
-    Run them as the ledger's owner; programs then log in as a member of `role`, never as the owner.
+    Run them as the ledger's owner, after the ledger was begun; programs then connect as a member of `role`, never as the
+    owner. `schema` is where the ledger's tables are.
     """
-    quoted = '"' + role.replace('"', '""') + '"'
-    tables = ", ".join(TABLES)
+    quoted, within = (f'"{name.replace(chr(34), chr(34) * 2)}"' for name in (role, schema))
     return [
         f"CREATE ROLE {quoted} NOLOGIN",
-        f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {quoted}",
-        f"GRANT INSERT ON {tables} TO {quoted}",
-        f"REVOKE UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER ON {tables} FROM {quoted}",
+        f"GRANT USAGE ON SCHEMA {within} TO {quoted}",
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA {within} TO {quoted}",
+        *(f"GRANT INSERT ON {within}.{table} TO {quoted}" for table in TABLES),
     ]
 
 
