@@ -18,20 +18,20 @@ def staging_went_back(plan: Plan, state: RunState) -> Iterator[Finding]:
     """After the release, and after the last decode, staging went back to the operating system: its region is gone, or the
     process tree shrank by at least the planned share of it.
 
-    A region gone settles private memory. For shared memory somebody else may still hold the pages, so that the ratio is
-    asked too. Freed in a framework's eyes is not given back.
+    A region gone settles memory of the process's own. For shared memory somebody else may still hold the pages, so that
+    the ratio is asked too. Freed in a framework's eyes is not given back.
     """
     for planned in transient(plan):
         found = state.materializations.get(planned.id)
         if found is None or not found.released:
             continue
         resource = plan.memory_resources.get(place_of(plan, state, planned.id) or planned.memory_resource_id)
-        private = resource is None or resource.kind == "system-ram"
+        shared = resource is not None and resource.kind == "shared-memory"
         for phase, reclaimed in sorted(found.reclamations.items()):
             mapped = reclaimed.region_mapped
             gone = mapped.high is not None and mapped.high.value == 0 and mapped.unknown is None
             ratio = _lowest_ratio(reclaimed, found.bytes_before.high.value if found.bytes_before.high else None)
-            if ratio is None or (gone and private) or ratio >= plan.host_give_back_ratio:
+            if ratio is None or (gone and not shared) or ratio >= plan.host_give_back_ratio:
                 continue
             yield finding(
                 "memory.not-reclaimed",
