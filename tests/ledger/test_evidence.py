@@ -36,7 +36,7 @@ from ledger.export import evidence_input, export_run, ledger_view
 from ledger.intake import import_evidence
 from ledger.store import Store
 from tests.builders.evidence import edited, file_of, reproved, set_envelope, statement_of
-from tests.builders.ledgers import (
+from tests.builders.judged import (
     KEY,
     OTHER_KEY,
     PLAN,
@@ -54,6 +54,7 @@ from tests.builders.ledgers import (
 from tests.builders.runs import edited_plan
 
 PUBLIC = KEY.public_key()
+FINDING = {"code": "run.failed", "severity": "error", "subject": "x", "expected": None, "observed": None, "events": []}
 
 
 @pytest.fixture(scope="module")
@@ -440,7 +441,7 @@ def test_another_judge_version_is_no_break_and_the_new_verdict_counts(
         {"verdict": "FAIL"},
         {"assurance": "content-verified"},
         {"environment": None},
-        {"findings": [{"code": "run.failed", "severity": "error", "subject": "x", "expected": None, "observed": None}]},
+        {"findings": [FINDING]},
         {"scope": {"proves": ["Everything."], "unknown": [], "doesNotProve": []}},
     ],
 )

@@ -23,7 +23,7 @@ from ledger.checkpoints import Checkpoint
 from ledger.documents import VerificationDocument
 from ledger.evidence import open_evidence, verify
 from tests.builders.evidence import envelope, file_of, set_envelope, statement_of
-from tests.builders.ledgers import KEY, OTHER_KEY
+from tests.builders.judged import KEY, OTHER_KEY
 from tests.zoo import evidence
 
 PUBLIC = KEY.public_key()

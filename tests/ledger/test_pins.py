@@ -15,7 +15,7 @@ from ledger.checkpoints import NoteError
 from ledger.errors import LedgerBroken, LedgerError
 from ledger.events import ListLedger
 from ledger.store import Store
-from tests.builders.ledgers import KEY, OTHER_KEY, add_run, fill, one_run, run_bodies, stored
+from tests.builders.judged import KEY, OTHER_KEY, add_run, fill, one_run, run_bodies, stored
 
 
 @pytest.fixture(autouse=True)

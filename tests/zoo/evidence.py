@@ -19,7 +19,7 @@ from ledger.events import ListLedger, MaterializationObserved
 from ledger.export import export_run
 from ledger.store import Store
 from tests.builders.evidence import envelope, file_of, set_envelope, statement_of
-from tests.builders.ledgers import (
+from tests.builders.judged import (
     KEY,
     OTHER_KEY,
     PLAN,

@@ -19,7 +19,7 @@ from ledger.database import sqlite_driver
 from ledger.events import ListLedger, RunSuperseded
 from ledger.merkle import root_from_leaves
 from ledger.store import Store
-from tests.builders.ledgers import PLAN, add_run, draft, fill, run_bodies, run_id
+from tests.builders.judged import PLAN, add_run, draft, fill, run_bodies, run_id
 from tests.builders.runs import edited_plan
 
 FAR = 10**6

@@ -8,7 +8,7 @@ import pytest
 
 from ledger.errors import EvidenceBroken
 from ledger.evidence import open_evidence, verify
-from tests.builders.ledgers import KEY
+from tests.builders.judged import KEY
 from tests.zoo import evidence
 
 PUBLIC = KEY.public_key()
