@@ -185,6 +185,45 @@ class WeightsDocument(Document):
     unlisted: list[UnlistedMaterialization]
 
 
+class Span(Document):
+    """From when to when something was there; `ended` null: still there."""
+
+    began: int
+    ended: int | None
+
+
+class TimelineRow(Document):
+    id: str
+    memory_resource_id: str | None
+    spans: list[Span]
+
+
+class Sample(Document):
+    """The process tree's bytes at a label; a figure that was not known is null."""
+
+    at: int
+    label: str
+    values: dict[str, int | float | str | None]
+
+
+class Mark(Document):
+    at: int
+    what: str
+
+
+class TimelineDocument(Document):
+    """`tally replay --timeline`: the run over its clock, nanoseconds, or over its events where it has no clock."""
+
+    format: Literal["tally.timeline/1"] = "tally.timeline/1"
+    run_id: str
+    clock: Literal["elapsed_ns", "sequence"]
+    start: int
+    end: int
+    materializations: list[TimelineRow]
+    samples: list[Sample]
+    marks: list[Mark]
+
+
 class StepDocument(Document):
     """`tally replay --step --json`: one event a line, with what it changed in the state."""
 

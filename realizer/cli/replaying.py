@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 @run_argument()
 @click.option("--at", type=click.IntRange(min=0), metavar="SEQUENCE", help="Up to this event; else all of them.")
 @click.option("--step", is_flag=True, help="Walk the events, with what each changed in the state.")
+@click.option("--timeline", "as_timeline", is_flag=True, help="Draw materializations and memory over the run's clock.")
 @ledger_option
 @json_option
-def replay(run: str, at: int | None, step: bool, ledger: str, as_json: bool) -> None:
+def replay(run: str, at: int | None, step: bool, as_timeline: bool, ledger: str, as_json: bool) -> None:
     """Show the state that a run's events fold to, up to any of them. Nothing is executed again.
 
     \b
@@ -35,12 +36,21 @@ def replay(run: str, at: int | None, step: bool, ledger: str, as_json: bool) -> 
       tally replay @latest
       tally replay @latest --at 12
       tally replay evidence.json --step
+      tally replay @latest --timeline
     """
+    if step and as_timeline:
+        raise click.UsageError("--step and --timeline exclude each other")
     with open_run(run, ledger) as source:
         last = _last_sequence(source)
         if at is not None and at > last:
             raise NotFound(f"run {source.run_id} has no event {at}; its last is {last}", f"try --at {last}")
         stop = last if at is None else at
+        if as_timeline:
+            from realizer.cli.timeline import drawn, timeline
+
+            document = timeline(source, stop)
+            emit_json(document) if as_json else show(*drawn(document))
+            return
         events = takewhile(lambda event: event.sequence <= stop, source.events())
         if step:
             _walk(events, source, as_json)
