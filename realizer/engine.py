@@ -239,7 +239,7 @@ class _Realization:
         validation = self._validate(observed)
         adapter = _accepted(validation)
         self.bindings = validation.bindings
-        decode.warm_up()
+        self._warm_up(adapter)
         self.probes = Probes(
             self.ranges,
             [shard.path for shard in self.checkpoint.files],
@@ -276,6 +276,21 @@ class _Realization:
             self.emit(access)
         self.emit(self.watch.summary())
         return adapter
+
+    def _accelerators(self) -> list[str]:
+        """Torch devices whose memory the plan is bound to."""
+        return sorted({key.removesuffix(".vram") for key in self.bindings.values() if key.endswith(".vram")})
+
+    def _warm_up(self, adapter: Adapter) -> None:
+        """Device contexts, kernels and library workspaces come before the baseline: they are nobody's state.
+
+        An adapter may have a `warm_up(device)` that does the same for kernels of its own.
+        """
+        own = getattr(adapter, "warm_up", None)
+        for device in ["cpu", *self._accelerators()]:
+            decode.warm_up(device)
+            if own is not None:
+                own(device)
 
     def _validate(self, observed: EnvironmentObserved) -> Validation:
         """Bind the reference, lay plan, machine, checkpoint and adapter together, and record what came out."""
@@ -345,6 +360,7 @@ class _Realization:
                 owner=planned.id,
                 device=self._device(planned.memory_resource_id),
                 tag=lineage[0] if lineage else None,
+                pinned=planned.streamed_bytes is not None and bool(self._accelerators()),
             )
             claim = adapter.realize(planned.id, memory, loader)
         except Exception as error:
