@@ -124,7 +124,7 @@ class Qwen35Moe:
         return found
 
     @classmethod
-    def warm_up(cls, device: torch.device) -> None:
+    def warm_up(cls, device: str) -> None:
         """Run a tiny block of zeros, captured too where there are graphs, and drop it.
 
         Called before the memory baseline, it has kernels and library workspaces loaded that would otherwise count as
@@ -141,9 +141,9 @@ class Qwen35Moe:
             TINY, zeros(layout.non_routed(TINY)), zeros(layout.routed_banks(TINY)), zeros(layout.runtime_state(TINY))
         )
         block.forward(block.embed(torch.arange(4, device=device)), torch.arange(4, device=device))
-        if device.type == "cuda":
+        if block.device.type == "cuda":
             DecodeGraph(block, zeros(layout.graph_io(TINY))).step(1, 4)
-            torch.cuda.synchronize(device)
+            torch.cuda.synchronize(block.device)
 
     # --- carrying out ---------------------------------------------------------------------------------------------
 

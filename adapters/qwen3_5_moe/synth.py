@@ -111,7 +111,7 @@ def from_options(directory: Path, options: Mapping[str, Any]) -> Written:
     if odd := sorted(set(options) - known):
         raise TallyError(f"a synthetic checkpoint has no option {odd[0]!r}", f"options: {', '.join(sorted(known))}")
     given = {name: value for name, value in options.items() if value is not None}
-    shape = PUBLISHED if given.get("published") else TINY
+    shape = PUBLISHED if _truth("published", given.get("published", False)) else TINY
     try:
         layers = int(given.get("layers", shape.end))
         experts = int(given.get("experts", shape.experts))
@@ -126,6 +126,15 @@ def from_options(directory: Path, options: Mapping[str, Any]) -> Written:
         threads=threads,
         progress=given.get("progress"),
     )
+
+
+def _truth(name: str, value: object) -> bool:
+    """A flag as code or a command line gives it. Raises TallyError for what is neither true nor false."""
+    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    found = known.get(str(value).lower())
+    if found is None:
+        raise TallyError(f"option {name} is {value!r}, neither true nor false")
+    return found
 
 
 def revision_of(shape: BlockShape, seed: int) -> str:

@@ -466,4 +466,14 @@ def test_synth_by_options(tmp_path: Path) -> None:
         Qwen35Moe.synth(tmp_path / "b", {"depth": 2})
     with pytest.raises(TallyError, match="whole numbers"):
         Qwen35Moe.synth(tmp_path / "b", {"layers": "many"})
+    with pytest.raises(TallyError, match="neither true nor false"):
+        Qwen35Moe.synth(tmp_path / "b", {"published": "perhaps"})
     assert not (tmp_path / "b").exists()
+
+
+def test_warming_up_leaves_nothing_behind() -> None:
+    gc.collect()
+    before = sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+    Qwen35Moe.warm_up("cpu")
+    gc.collect()
+    assert sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()) <= before
