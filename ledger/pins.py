@@ -141,8 +141,9 @@ def fork_text(pin: Checkpoint, found: Checkpoint) -> str:
 def move_pin(store: Store) -> Checkpoint:
     """Move the pin in the state folder forward to what the ledger holds now, and return it.
 
-    What was pinned before is proven to be a prefix first (Rollback or Fork otherwise, and the pin stays). Raises
-    LedgerError when the state folder cannot be written.
+    What was pinned before is proven to be a prefix first (Rollback or Fork otherwise, and the pin stays). A ledger that
+    is open for writing keeps the checkpoint too: no anchor, but a tail that is cut off by accident shows by it anywhere.
+    Raises LedgerError when the state folder cannot be written.
     """
     with _locked(store.origin) as path:
         # The size is read under the lock: whoever moved the pin before has committed what it covers.
@@ -150,6 +151,9 @@ def move_pin(store: Store) -> Checkpoint:
         moved = _extended(store, pin, max(store.size(), pin.size if pin else 0))
         if moved != pin:
             _write(path, moved)
+            if store.writable:
+                text = format_checkpoint(moved.origin, moved.size, moved.root)
+                store.put_checkpoint(moved.size, moved.root_hex, text)
         return moved
 
 

@@ -175,6 +175,11 @@ class Store:
             with self.base.transaction() as transaction:
                 transaction.insert(_INSERT, rows)
 
+    @property
+    def writable(self) -> bool:
+        """Opened for writing."""
+        return self._writable
+
     def _refuse_reader(self) -> None:
         if not self._writable:
             raise LedgerError(f"ledger {self.base.shown} is open for reading only", "open it with write=True")

@@ -150,6 +150,15 @@ def test_a_pin_file_with_a_signature_is_held_to_its_key(ledger: Path, tmp_path: 
         assert [problem.code for problem in bad.problems] == ["signature"]
 
 
+def test_a_writer_keeps_the_checkpoint_in_the_ledger_too(ledger: Path) -> None:
+    with Store.open(ledger, write=True) as store:
+        moved = pins.move_pin(store)
+        assert store.checkpoints() == [(moved.size, moved.root_hex, pins.note(store)[0].decode())]
+        pins.move_pin(store)
+        assert len(store.checkpoints()) == 1
+    assert verify_ledger(ledger).status == "valid"
+
+
 def test_an_empty_ledger_can_be_pinned(tmp_path: Path) -> None:
     with Store.open(tmp_path / "empty.db", write=True, create=True) as store:
         assert pins.move_pin(store).size == 0
