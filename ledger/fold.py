@@ -47,6 +47,7 @@ from ledger.run_state import (
     KEPT_ACCESSES,
     MOST_IDS,
     MOST_LABELS,
+    NUMBER,
     READ_AT_EACH_SAMPLE,
     STANDING_LABELS,
     TREE_CLASSES,
@@ -499,12 +500,7 @@ def _read(
     peaks = state.peaks
     for key, measurement in figures.items():
         value = measurement.value
-        if (
-            isinstance(value, int | float)
-            and value >= 0
-            and measurement.status in VALUED
-            and measurement.source in BELIEVED
-        ):
+        if isinstance(value, NUMBER) and value >= 0 and measurement.status in VALUED and measurement.source in BELIEVED:
             name = prefix + key
             highest = peaks.get(name)
             if highest is None:

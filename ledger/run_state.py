@@ -54,6 +54,10 @@ TREE_MAPPINGS = ("checkpoint_mappings", "new_file_mappings", "new_tmpfs_files")
 READ_AT_EACH_SAMPLE = frozenset({"vm_rss", "vm_hwm", "rss_file", *TREE_CLASSES, *TREE_MAPPINGS})
 """Figures of the process tree that are judged, so that a sample without one leaves something unknown."""
 
+BELIEVED = frozenset({"probe", "witness", "derived", "declared"})
+VALUED = frozenset({"measured", "stated"})
+NUMBER = (int, float)
+
 B = TypeVar("B", bound=Body)
 T = TypeVar("T")
 Trust = Literal["observed", "declared", "claimed", "unknown"]
@@ -82,7 +86,7 @@ def trust(measurement: Measurement) -> Trust:
     value = measurement.value
     if value is None or measurement.status in ("unavailable", "failed") or measurement.source == "default":
         return "unknown"
-    if isinstance(value, int | float) and value < 0:
+    if isinstance(value, NUMBER) and value < 0:
         return "unknown"
     if measurement.source == "adapter":
         return "claimed"
@@ -114,22 +118,21 @@ class Extremes:
         if measurement is not None:
             value = measurement.value
             if (
-                isinstance(value, int | float)
+                isinstance(value, NUMBER)
                 and (value >= 0 or self.signed)
                 and measurement.source in BELIEVED
                 and measurement.status in VALUED
             ):
-                if self.low is None or value < self.low.value:
+                low, high = self.low, self.high
+                if low is None or high is None:
+                    self.low = self.high = Figure(sequence, value)
+                elif value < low.value:
                     self.low = Figure(sequence, value)
-                if self.high is None or value > self.high.value:
+                elif value > high.value:
                     self.high = Figure(sequence, value)
                 return
         if self.unknown is None:
             self.unknown = sequence
-
-
-BELIEVED = frozenset({"probe", "witness", "derived", "declared"})
-VALUED = frozenset({"measured", "stated"})
 
 
 @dataclass
