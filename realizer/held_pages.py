@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ledger.events import Measurement, measured, unavailable
 from realizer.memory import Ranges, SharedRange
-from realizer.procfs import BLOCK, PAGE, Mapping, ProcessGone, ProcFS, Unreadable
+from realizer.procfs import BLOCK, PAGE, Mapping, ProcessGone, ProcFS, Unreadable, mapped_as, printable
 
 MEMORY_FILESYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 MOST_TMPFS_ENTRIES = 200_000
@@ -92,7 +92,7 @@ class HeldPagesWatch:
                 state = path.stat()
             except OSError:
                 continue  # a file that is not there cannot be mapped; the checkpoint's reader says that it is missing
-            self._checkpoint.add((state.st_dev, state.st_ino))
+            self._checkpoint.add(mapped_as(self.proc, path) or (state.st_dev, state.st_ino))
 
     def baseline(self, pids: Sequence[int]) -> None:
         """Remember what is there now. Raises Unreadable when it cannot be seen.
@@ -135,7 +135,7 @@ class HeldPagesWatch:
                     beyond += allocated - old_allocated
             mappings = measured(sum(pages.values()), "bytes", mapped_method)
             of_checkpoint = measured(sum(resident[file.key] for file in checkpoint), "bytes", checkpoint_method)
-            names = tuple(sorted({file.key[2] for file in new + checkpoint}))
+            names = tuple(sorted({printable(file.key[2]) for file in new + checkpoint}))
         except Unreadable as error:
             mappings = unavailable("bytes", mapped_method, error.message)
             of_checkpoint = unavailable("bytes", checkpoint_method, error.message)
@@ -265,7 +265,8 @@ class HeldPagesWatch:
         if not file.unlinked:
             try:
                 state = Path(file.key[2]).stat()
-                if (state.st_dev, state.st_ino) == file.key[:2]:
+                # A disk file's blocks only tell whether it has grown; a memory file's are counted, so be sure of it.
+                if not file.in_memory or (state.st_dev, state.st_ino) == file.key[:2]:
                     return state.st_blocks * BLOCK
             except OSError:
                 pass  # a path of another mount namespace; the kernel's link to the file below reaches it
@@ -282,8 +283,9 @@ class HeldPagesWatch:
         own = file.places.get(os.getpid())
         if own is not None:
             return sum(_cached(entry) for entry in own)
+        holder = next(iter(file.places))
         raise Unreadable(
-            f"allocated blocks of {file.key[2]} (unlinked, mapped by process {next(iter(file.places))}) cannot be read:"
+            f"allocated blocks of {printable(file.key[2])} (unlinked, mapped by process {holder}) cannot be read:"
             " map_files needs a capability and no descriptor of it is open"
         )
 
@@ -297,7 +299,7 @@ class HeldPagesWatch:
                 raise Unreadable(f"{folder}: not there") from error
             return []
         except OSError as error:
-            raise Unreadable(f"{folder}: {error.strerror}") from error
+            raise Unreadable(f"{printable(str(folder))}: {error.strerror}") from error
         found = []
         for name in names:
             try:
@@ -340,10 +342,10 @@ class HeldPagesWatch:
                     continue
                 except PermissionError as error:
                     if _owned_by(folder, user):
-                        raise Unreadable(f"{folder}: {error.strerror}") from error
+                        raise Unreadable(f"{printable(str(folder))}: {error.strerror}") from error
                     continue  # another user's folder holds none of this user's secrets that it could write
                 except OSError as error:
-                    raise Unreadable(f"{folder}: {error.strerror}") from error
+                    raise Unreadable(f"{printable(str(folder))}: {error.strerror}") from error
                 entries += len(inside)
                 if entries > MOST_TMPFS_ENTRIES:
                     raise Unreadable(f"more than {MOST_TMPFS_ENTRIES} entries on memory filesystems")
@@ -397,5 +399,5 @@ def _cached(entry: Mapping) -> int:
     states = (ctypes.c_ubyte * pages)()
     libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
     if libc.mincore(entry.start, entry.length, ctypes.addressof(states)) != 0:
-        raise Unreadable(f"mincore of {entry.path}: {os.strerror(ctypes.get_errno())}")
+        raise Unreadable(f"mincore of {printable(entry.path)}: {os.strerror(ctypes.get_errno())}")
     return bytes(states).translate(_LOWEST_BIT).count(1) * PAGE

@@ -47,7 +47,6 @@ _PR_SET_VMA_ANON_NAME = 0
 _MADV_POPULATE_WRITE = 23
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_char_p)
 _proc = ProcFS()
 
 
@@ -285,11 +284,7 @@ class PrivateRange(_HostRange):
         data = text.encode("utf-8")
         plain = text.isascii() and text.isprintable() and not set(text) & set("\\`$[]")
         size = self.length + self._header
-        self._named = (
-            plain
-            and len(data) <= ANON_NAME_LIMIT
-            and _libc.prctl(_PR_SET_VMA, _PR_SET_VMA_ANON_NAME, self.start, size, data) == 0
-        )
+        self._named = plain and len(data) <= ANON_NAME_LIMIT and _name_memory(self.start, size, data)
         if not self._named:
             block = _tag_block(data, self._header)
             self._mapping[self.length : self.length + len(block)] = block
@@ -618,6 +613,12 @@ def _map(descriptor: int, length: int, flags: int, owner: str) -> mmap.mmap:
         raise AllocationFailed(
             f"no mapping of {length} bytes for {owner}: {reason}", hint if short else None
         ) from error
+
+
+def _name_memory(start: int, length: int, name: bytes) -> bool:
+    """Have the kernel show the memory as [anon:NAME] in maps; False where it was built without that."""
+    words = (ctypes.c_ulong(_PR_SET_VMA_ANON_NAME), ctypes.c_ulong(start), ctypes.c_ulong(length))
+    return _libc.prctl(_PR_SET_VMA, *words, ctypes.c_char_p(name)) == 0
 
 
 def _mapped_length(memory: MemoryRange) -> int:

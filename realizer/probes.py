@@ -38,7 +38,7 @@ from realizer.memory import (
     Ranges,
     return_freed_heap,
 )
-from realizer.procfs import ProcFS, Unreadable
+from realizer.procfs import ProcFS, Unreadable, printable
 
 if TYPE_CHECKING:
     import torch
@@ -85,6 +85,7 @@ class Probes:
         From here on orphaned descendants come to this process, so that none leaves the tree.
         """
         process_tree.adopt_orphans(True)
+        weakref.finalize(self, process_tree.adopt_orphans, False)
         gc.collect()
         self._book.remember_baseline()
         self._outside = process_tree.outside_share(
@@ -219,7 +220,7 @@ class Probes:
             elif entry.path.startswith(("/memfd:", "/dev/zero", "/SYSV", "/dev/shm/")):
                 keys.add("shm" if entry.shared else "private mapping of shared memory")
             else:
-                keys.add(f"file mapping of {entry.path.rsplit('/', 1)[-1]}")
+                keys.add(f"file mapping of {printable(entry.path.rsplit('/', 1)[-1])}")
         return keys, "kind of the mappings in /proc/self/maps at the live tensors' addresses"
 
     def compute_unit(

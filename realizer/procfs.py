@@ -6,6 +6,8 @@ proc_pid_mountinfo(5). The root can be another directory, so that kernels that l
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import re
 from collections.abc import Iterator
@@ -92,9 +94,35 @@ def parse_maps_line(line: str) -> Mapping:
     )
 
 
+def printable(text: str) -> str:
+    """Names may hold bytes that are no UTF-8, and no record may: they become backslash escapes."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").replace("\x00", "\\x00")
+
+
 def unescape(text: str) -> str:
     """The kernel writes a newline, blank or backslash in a name as a backslash and three octal digits."""
     return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), text) if "\\" in text else text
+
+
+def mapped_as(proc: ProcFS, path: Path) -> tuple[int, int] | None:
+    """Device and inode that maps shows for the file; None where it cannot be mapped or is not found.
+
+    They need not be those of stat(2): an overlay or a filesystem of subvolumes shows another device there. So a page of
+    the file is mapped for a moment, and looked up.
+    """
+    try:
+        with path.open("rb") as opened:
+            mapping = mmap.mmap(opened.fileno(), 1, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    except (OSError, ValueError):
+        return None
+    try:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+        found = next((entry for entry in proc.maps(os.getpid()) if entry.start <= address < entry.end), None)
+    except Unreadable:
+        return None
+    finally:
+        mapping.close()
+    return None if found is None or found.inode == 0 else (found.device, found.inode)
 
 
 @dataclass

@@ -27,7 +27,7 @@ from ledger.events import Measurement, SourceAccessed, SourceWatched, measured, 
 from realizer import process_tree
 from realizer.fanotify import OTHER_PROCESS, OpenerQueue
 from realizer.inotify import FileId, Inotify
-from realizer.procfs import ProcessGone, ProcFS, Unreadable
+from realizer.procfs import ProcessGone, ProcFS, Unreadable, mapped_as
 
 NETWORK_FILESYSTEMS = frozenset({
     "9p", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2",
@@ -79,6 +79,7 @@ class CheckpointWatch:
         self._names = _names([Path(path) for path in files])
         self._ids: dict[FileId, str] = {}
         self._paths: dict[FileId, Path] = {}
+        self._in_maps: dict[FileId, FileId] = {}
         self._problems: list[str] = []
         self._inotify = Inotify()
         self._openers = OpenerQueue()
@@ -115,6 +116,7 @@ class CheckpointWatch:
                 continue
             file = (state.st_dev, state.st_ino)
             self._ids[file], self._paths[file] = name, path
+            self._in_maps[mapped_as(self.proc, path) or file] = file
             self._inotify.watch(file, path, name, reads=False)
             self._openers.watch(file, path)
         if not _hooked:
@@ -243,12 +245,13 @@ class CheckpointWatch:
         for pid in pids:
             try:
                 for entry in self.proc.maps(pid):
-                    if (entry.device, entry.inode) in self._ids:
-                        found[(pid, "mapping", (entry.device, entry.inode))] += 1
+                    file = self._in_maps.get((entry.device, entry.inode))
+                    if file is not None:
+                        found[(pid, "mapping", file)] += 1
             except ProcessGone:
                 continue
-            for file in self._open_files(pid):
-                found[(pid, "descriptor", file)] += 1
+            for opened in self._open_files(pid):
+                found[(pid, "descriptor", opened)] += 1
         return found
 
     def _open_files(self, pid: int) -> list[FileId]:

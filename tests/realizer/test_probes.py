@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import gc
+import mmap
 import os
 import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ledger import canonical
 from ledger.events import BODIES, MaterializationObserved, Measurement, MemorySampled, ReclamationObserved
 from ledger.plan import Materialization
 from realizer import accelerator, held_pages, machine_memory, process_tree
@@ -139,7 +142,6 @@ def test_a_live_view_of_staging_keeps_owner_bytes_and_region() -> None:
 def ranges() -> Any:
     made = Ranges()
     yield made
-    gc.collect()
     assert made.free_all() == []
 
 
@@ -449,6 +451,44 @@ def test_mappings_without_figures_are_unknown_when_they_are_needed(proc: ProcFS,
     assert probes.baseline().process["checkpoint_mappings"].value == 4096
 
 
+class OverlayProc(ProcFS):
+    """As on an overlay or a filesystem of subvolumes: maps shows files under another device than stat does."""
+
+    def maps(self, pid: int) -> list[Any]:
+        return [replace(entry, device=entry.device + 1000) for entry in super().maps(pid)]
+
+    def smaps(self, pid: int) -> Iterator[Any]:
+        for use in super().smaps(pid):
+            yield replace(use, mapping=replace(use.mapping, device=use.mapping.device + 1000))
+
+
+def test_a_checkpoint_is_known_by_what_maps_calls_it(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "model.safetensors"
+    checkpoint.write_bytes(os.urandom(MIB))
+    probes = Probes(Ranges(), [checkpoint], proc=OverlayProc())
+    assert probes.baseline().process["checkpoint_mappings"].value == 0
+    with checkpoint.open("rb") as opened:
+        mapped = mmap.mmap(opened.fileno(), MIB, prot=mmap.PROT_READ)
+    assert sum(mapped[offset] for offset in range(0, MIB, 4096)) >= 0
+    assert probes.sample("mapped").process["checkpoint_mappings"].value == MIB
+    mapped.close()
+
+
+def test_a_mapped_file_whose_name_is_no_text_can_be_recorded(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/odd-\xff"
+    probes = Probes(Ranges(), [])
+    probes.baseline()
+    with open(path, "w+b") as opened:  # noqa: PTH123 - a path of bytes
+        opened.write(bytes(MIB))
+        opened.flush()
+        mapped = mmap.mmap(opened.fileno(), MIB, prot=mmap.PROT_READ)
+    assert mapped[4096] == 0
+    sample = probes.sample("mapped")
+    mapped.close()
+    assert any(name.endswith("odd-\\xff") for name in sample.mapped_files)
+    assert canonical.encode(sample.model_dump(mode="json"))
+
+
 def test_a_garbled_maps_is_unknown(proc: ProcFS) -> None:
     (proc.root / str(os.getpid()) / "maps").write_text("no mapping at all\n")
     assert "another form" in _unknown(_sample(proc).process)["new_file_mappings"]
@@ -512,8 +552,6 @@ def test_too_many_files_in_memory_to_look_at_is_unknown(monkeypatch: pytest.Monk
 
 def test_our_own_mapping_tells_its_blocks_without_any_capability(monkeypatch: pytest.MonkeyPatch) -> None:
     """As an ordinary user: map_files cannot be followed, and the descriptor is closed."""
-    import mmap
-
     mapped = mmap.mmap(-1, 8 * MIB)
     mapped[: 4 * MIB] = bytes(range(256)) * (4 * MIB // 256)
     entry = next(e for e in ProcFS().maps(os.getpid()) if e.path == "/dev/zero" and e.length == 8 * MIB)
