@@ -596,6 +596,30 @@ MATERIALIZATIONS = [
         run=added(materialized(PLAN, PLAN.materializations[WEIGHTS]), MemorySampled, label=f"before-release:{STAGE}"),
     ),
     Case(
+        "a document that lists the replay baseline twice",
+        "FAIL",
+        {"materialization.duplicate"},
+        run=lambda run: inserted(
+            run,
+            [
+                body.model_copy(update={"live": declared(1), "ranges": []})
+                for body in run
+                if isinstance(body, MaterializationObserved) and body.materialization_id == BASELINE
+            ],
+            before=AuthorityEstablished,
+        ),
+    ),
+    Case(
+        "the probe looked twice and saw the same",
+        "PASS",
+        PASS,
+        run=lambda run: inserted(
+            run,
+            [body for body in run if isinstance(body, MaterializationObserved) and body.materialization_id == BASELINE],
+            before=AuthorityEstablished,
+        ),
+    ),
+    Case(
         "the resident weights seen at a second place",
         "FAIL",
         {"materialization.duplicate"},
