@@ -259,7 +259,9 @@ class SqliteDatabase(Database):
             connection = self.driver.connect(
                 uri, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS
             )
-            connection.execute("PRAGMA trusted_schema = OFF")
+            # Older versions (3.40 is one) call JSON functions unsafe in a schema that is not trusted.
+            if not loses_commits(self.driver.sqlite_version_info):
+                connection.execute("PRAGMA trusted_schema = OFF")
             return connection
         except self.driver.Error as error:
             raise self.translate(error) from error
@@ -285,21 +287,33 @@ class SqliteDatabase(Database):
         if self._write_connection is None:
             connection = self._connect("rw")
             try:
-                connection.execute(f"PRAGMA synchronous = {self.synchronous}")
+                mode = self._settle_journal(connection)
+                connection.execute(f"PRAGMA synchronous = {'FULL' if mode == 'wal' else 'EXTRA'}")
                 connection.execute("PRAGMA recursive_triggers = ON")
-                (mode,) = connection.execute(f"PRAGMA journal_mode = {self.journal}").fetchone()
             except self.driver.Error as error:
                 connection.close()
                 raise self.translate(error) from error
-            if mode != self.journal:
+            if mode == "wal" and self.journal != "wal":
                 connection.close()
                 raise LedgerError(
-                    f"ledger {self.shown} has journal mode {mode}; SQLite {self.driver.sqlite_version} needs"
-                    f" {self.journal} to lose nothing",
-                    "close the other programs that use it, or install pysqlite3",
+                    f"ledger {self.shown} has journal mode wal, in which SQLite {self.driver.sqlite_version} may lose"
+                    " commits, and other programs keep it open so",
+                    "close them, or install pysqlite3",
                 )
             self._write_connection = connection
         return self._write_connection
+
+    def _settle_journal(self, connection: Any) -> str:
+        """Turn the journal to the mode that is durable with this SQLite, where nobody is in the way; the mode it has."""
+        (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+        if mode != self.journal:
+            # Our own reader would be in the way too; the next reading opens another.
+            if self._read_connection is not None:
+                self._read_connection.close()
+                self._read_connection = None
+            with suppress(self.driver.OperationalError):
+                (mode,) = connection.execute(f"PRAGMA journal_mode = {self.journal}").fetchone()
+        return str(mode)
 
     def _same_process(self) -> None:
         # An SQLite connection carried over a fork would drop the parent's file locks.

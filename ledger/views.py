@@ -33,16 +33,16 @@ class SqliteJson:
     """SQLite's JSON functions over the envelope's text."""
 
     def envelope_number(self, e: str, key: str) -> str:
-        return f"{e}.envelope ->> '$.{key}'"
+        return f"json_extract({e}.envelope, '$.{key}')"
 
     def text(self, e: str, path: str) -> str:
-        return f"{e}.envelope ->> '$.body.{path}'"
+        return f"json_extract({e}.envelope, '$.body.{path}')"
 
     number = text
 
     def document(self, e: str, path: str) -> str:
         """The JSON text of an object or array."""
-        return f"{e}.envelope -> '$.body.{path}'"
+        return f"json_extract({e}.envelope, '$.body.{path}')"
 
     def unpack(self, e: str, path: str) -> str:
         """A join that takes an object out of the body once, for views that read many of its keys."""
@@ -62,15 +62,16 @@ class SqliteJson:
 
     def total(self, e: str, path: str, suffix: str) -> str:
         """The sum of the measurements whose key ends so; NULL where there is none or where one of them is unknown."""
+        value = "json_extract(value, '$.value')"
         return (
-            f"(SELECT CASE WHEN count(*) = count(value ->> '$.value') THEN sum(value ->> '$.value') END"
+            f"(SELECT CASE WHEN count(*) = count({value}) THEN sum({value}) END"
             f" FROM json_each({e}.envelope, '$.body.{path}') WHERE key LIKE '%{suffix}')"
         )
 
     def objects(self, e: str, path: str, first: str, second: str) -> str:
         """An array of objects as one text `first@second, ...`."""
         return (
-            f"(SELECT group_concat((value ->> '$.{first}') || '@' || (value ->> '$.{second}'), ', ')"
+            f"(SELECT group_concat(json_extract(value, '$.{first}') || '@' || json_extract(value, '$.{second}'), ', ')"
             f" FROM json_each({e}.envelope, '$.body.{path}'))"
         )
 
@@ -85,12 +86,12 @@ class SqliteJson:
         )
 
     def element_text(self, element: str, key: str) -> str:
-        return f"{element} ->> '$.{key}'"
+        return f"json_extract({element}, '$.{key}')"
 
     element_number = element_text
 
     def element_document(self, element: str, key: str) -> str:
-        return f"{element} -> '$.{key}'"
+        return f"json_extract({element}, '$.{key}')"
 
 
 class PostgresJson:
