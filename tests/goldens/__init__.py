@@ -1,0 +1,1 @@
+"""Files that earlier versions wrote, and that must go on being read."""
