@@ -1,0 +1,107 @@
+"""The audit on both backends: what is valid there, and that columns, guards gone and long reports are dealt with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ledger import audit, pins
+from ledger.audit import verify_ledger
+from ledger.errors import LedgerError
+from ledger.events import ListLedger
+from ledger.evidence import verify
+from ledger.export import export_run
+from ledger.maintenance import copy
+from ledger.store import Store
+from tests.builders.judged import KEY, add_run, fill, one_run, run_bodies, run_id, stored
+from tests.zoo.ledgers import Raw
+
+
+def test_a_ledger_is_valid_on_every_backend_and_gives_the_same_evidence(location: str, tmp_path: Path) -> None:
+    original = stored(tmp_path / "original.db", one_run())
+    copy(original, location)
+    with Store.open(location) as store:
+        note, _ = pins.note(store)
+        data = export_run(store, run_id(1), KEY)
+    (tmp_path / "ledger.pin").write_bytes(note)
+    document = verify_ledger(location, pin=tmp_path / "ledger.pin", use_state=False)
+    assert (document.status, document.problems) == ("valid", [])
+    with Store.open(original) as store:
+        assert export_run(store, run_id(1), KEY) == data
+    assert verify(data, public_key=KEY.public_key(), pin=note).status == "valid"
+
+
+def test_an_edit_is_named_on_every_backend(location: str) -> None:
+    with Store.open(location, write=True, create=True) as store:
+        fill(store, one_run())
+        if store.base.dialect == "postgresql":
+            with store.base.transaction() as transaction:
+                transaction.execute("ALTER TABLE events DISABLE TRIGGER USER")
+                transaction.execute(
+                    "UPDATE events SET envelope = replace(envelope, '\"node-a\"', '\"node-b\"') WHERE position = 7"
+                )
+    if "://" not in location:
+        with Raw(Path(location)) as raw:
+            raw.put(7, raw.changed(7, node_id="node-b"), rehash=False)
+    document = verify_ledger(location, use_state=False)
+    assert (document.status, document.problems[0].code, document.problems[0].position) == ("broken", "content", 7)
+
+
+def test_a_ledger_without_guards_is_judged_by_its_contents(tmp_path: Path) -> None:
+    path = stored(tmp_path / "t.db", one_run())
+    with Raw(path):
+        pass
+    assert verify_ledger(path, use_state=False).status == "valid-unanchored"
+    with pytest.raises(LedgerError, match="guards"):
+        Store.open(path, write=True)
+
+
+def test_columns_are_read_where_the_table_could_let_them_lie(tmp_path: Path) -> None:
+    path = stored(tmp_path / "t.db", one_run())
+    with Store.open(path) as store:
+        assert audit._columns_generated(store)
+    with Raw(path) as raw:
+        raw.unconstrained()
+    with Store.open(path) as store:
+        assert not audit._columns_generated(store)
+    assert verify_ledger(path, use_state=False).status == "valid-unanchored"
+    for column, value in (("type", "run.closed"), ("sequence", 5), ("node_id", None), ("event_id", "x"),
+                          ("recorded_at", "x")):  # fmt: skip
+        with Raw(path) as raw:
+            (before,) = raw.run(f"SELECT {column} FROM events WHERE position = 3")[0]
+            raw.run(f"UPDATE events SET {column} = ? WHERE position = 3", value)
+        (problem,) = verify_ledger(path, use_state=False).problems
+        assert (problem.code, problem.position) == ("content", 3)
+        with Raw(path) as raw:
+            raw.run(f"UPDATE events SET {column} = ? WHERE position = 3", before)
+
+
+def test_a_rewritten_ledger_gives_a_report_of_bounded_length(tmp_path: Path) -> None:
+    contents = ListLedger()
+    for number in (1, 2):
+        add_run(contents, number, bodies=run_bodies())
+    path = stored(tmp_path / "t.db", contents)
+    with Raw(path) as raw:
+        raw.run("UPDATE events SET hash = printf('%064d', position)")
+    document = verify_ledger(path, use_state=False)
+    assert len(document.problems) == audit.MAX_PROBLEMS
+    assert [problem.position for problem in document.problems] == list(range(audit.MAX_PROBLEMS))
+
+
+def test_pages_and_checkpoints_fall_where_they_fall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Roots at checkpoint sizes come out the same however the rows are read."""
+    contents = one_run()
+    path = stored(tmp_path / "t.db", contents)
+    with Store.open(path, write=True) as store:
+        for size in (0, 1, 7, 8, 9, len(contents.recorded)):
+            checkpoint = pins._extended(store, None, size)
+            text = pins.format_checkpoint(checkpoint.origin, size, checkpoint.root)
+            store.put_checkpoint(size, checkpoint.root_hex, text)
+    for page in (1, 3, 8, 1000):
+        monkeypatch.setattr(audit, "PAGE", page)
+        seen: list[tuple[int, int]] = []
+        document = verify_ledger(path, use_state=False, progress=lambda done, total: seen.append((done, total)))  # noqa: B023 - called at once
+        assert (document.status, document.problems) == ("valid-unanchored", [])
+        assert seen[-1] == (len(contents.recorded),) * 2
+        assert len(seen) == -(-len(contents.recorded) // page)
