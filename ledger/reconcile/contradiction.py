@@ -8,7 +8,7 @@ from ledger.documents import Finding
 from ledger.fold import Figure, RunState
 from ledger.plan import Plan
 from ledger.reconcile.catalogue import finding
-from ledger.reconcile.reading import known, number, shown
+from ledger.reconcile.reading import known, number, shown, within
 
 COMPARED = ("tree_sum", "rss_anon", "rss_shmem", "checkpoint_mappings")
 """Figures of the process tree that both sides take at a sample of the same label (bytes)."""
@@ -33,7 +33,8 @@ def witness_contradictions(plan: Plan, state: RunState, witness: RunState) -> It
             tolerance = plan.materializations[name].tolerance_bytes if name in plan.materializations else None
             if not known(left) or not known(right) or left.value == right.value:
                 continue
-            if fact == "bytes" and abs(left.value - right.value) <= (tolerance or 0):
+            figures = number(left), number(right)
+            if fact == "bytes" and within(*figures, tolerance):
                 continue
             yield finding(
                 CODE,

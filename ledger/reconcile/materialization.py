@@ -304,8 +304,7 @@ def claim_and_observation_agree(plan: Plan, state: RunState) -> Iterator[Finding
 def _agree(said: set[Any], looked: set[Any], tolerance: int | None) -> bool:
     if tolerance is None:
         return said == looked and len(said) == 1
-    values = sorted(said | looked)
-    return bool(values[-1] - values[0] <= tolerance)
+    return all(within(value, other, tolerance) for value in said for other in looked)
 
 
 @declare(MATERIALIZATION, "materialization.content-mismatch")

@@ -81,9 +81,10 @@ def known_values(found: MaterializationState, fact: str, *origins: str) -> dict[
     }
 
 
-def within(value: Any, expected: int, tolerance: int | None) -> bool:
+def within(value: Any, expected: Any, tolerance: int | None) -> bool:
     """A number that is the expected one, give or take the planned tolerance (bytes)."""
-    return isinstance(value, int | float) and abs(value - expected) <= (tolerance or 0)
+    both = isinstance(value, int | float) and isinstance(expected, int | float)
+    return both and abs(value - expected) <= (tolerance or 0)
 
 
 def there_at(found: MaterializationState, sequence: int) -> bool:

@@ -226,6 +226,29 @@ def test_judging_never_raises_and_says_the_same_twice(seed: int, length: int) ->
         raise AssertionError("a run of random events passed")
 
 
+ODD_VALUES = (None, "text", "", -1, 0, 1, 1.5, 2**53 - 1, -0.0)
+ODD_SOURCES = (("probe", "measured"), ("adapter", "measured"), ("declared", "stated"), ("default", "stated"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), device=st.sampled_from(sorted(PLANS)))
+def test_no_value_of_any_measurement_breaks_fold_or_judge(data: st.DataObject, device: str) -> None:
+    plan = PLANS[device]
+    bodies = clean_bodies(plan)
+    places = every_measurement(plan)
+    for _ in range(data.draw(st.integers(1, 6))):
+        index, path = data.draw(st.sampled_from(places))
+        value = data.draw(st.sampled_from(ODD_VALUES))
+        source, status = data.draw(st.sampled_from(ODD_SOURCES))
+        odd = Measurement(
+            value=value, source=source, method="odd", status="unavailable" if value is None else status, detail="odd"
+        )
+        bodies[index] = with_values(bodies[index], {"/".join(path) if len(path) > 1 else path[0]: odd})
+    state = fold(run_events(bodies, plan))
+    judgement = judge(plan, state, [state, fold(run_events(clean_bodies(plan), plan))])
+    run_document(state, judgement).model_dump_json()
+
+
 # --- verdict, severities, catalogue ---------------------------------------------------------------------------------
 
 
