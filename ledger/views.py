@@ -159,7 +159,8 @@ class PostgresJson:
         return f"ledger_number({element} -> '{key}')"
 
     def element_document(self, element: str, key: str) -> str:
-        return f"({element} -> '{key}')::text"
+        # jsonb puts a blank after each comma; the event's own text has none.
+        return f"replace(({element} -> '{key}')::text, ' ', '')"
 
 
 @dataclass(frozen=True)

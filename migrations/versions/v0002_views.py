@@ -399,7 +399,7 @@ SELECT
   o.materialization_id AS materialization_id,
   tensor.value ->> 'name' AS name,
   tensor.value ->> 'dtype' AS dtype,
-  (tensor.value -> 'shape')::text AS shape,
+  replace((tensor.value -> 'shape')::text, ' ', '') AS shape,
   ledger_number(tensor.value -> 'bytes') AS bytes,
   ledger_number(tensor.value -> 'offset') AS offset_bytes,
   tensor.value ->> 'device' AS device,
