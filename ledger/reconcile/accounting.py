@@ -184,6 +184,7 @@ def transient_peak(plan: Plan, state: RunState) -> Measurement:
         return unavailable("bytes", method, "VmRSS at the baseline is not known")
     most: int | float | None = None
     declared = trust(idle) != "observed"
+    lasting = _persistent_host(plan, state)
     for kept in state.samples.values():
         for seen in kept:
             if seen.sequence <= baseline.sequence:
@@ -193,19 +194,20 @@ def transient_peak(plan: Plan, state: RunState) -> Measurement:
             if figure is None or high is None:
                 return unavailable("bytes", method, f"VmHWM at {seen.body.label} is not known")
             declared = declared or trust(figure) != "observed"
-            rise = max(high - start - _persistent_host(plan, state, seen.sequence), 0)
+            live = sum(size for found, size in lasting if there_at(found, seen.sequence))
+            rise = max(high - start - live, 0)
             most = rise if most is None or rise > most else most
     if most is None:
         return unavailable("bytes", method, "there is no sample")
     return stated(most, "bytes", method, source="declared") if declared else measured(most, "bytes", method)
 
 
-def _persistent_host(plan: Plan, state: RunState, sequence: int) -> int:
-    live = 0
-    for planned in planned_in_order(plan):
-        found = state.materializations.get(planned.id)
-        if found is None or is_transient(planned) or not is_host(plan, place_of(plan, state, planned.id)):
-            continue
-        if there_at(found, sequence):
-            live += max(_observed_bytes(state, planned), 0)
-    return live
+def _persistent_host(plan: Plan, state: RunState) -> list[tuple[MaterializationState, int]]:
+    """What is planned as persistent and lies on the host, with its observed bytes."""
+    return [
+        (found, _observed_bytes(state, planned))
+        for planned in planned_in_order(plan)
+        if not is_transient(planned)
+        and (found := state.materializations.get(planned.id)) is not None
+        and is_host(plan, place_of(plan, state, planned.id))
+    ]
