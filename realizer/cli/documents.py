@@ -258,6 +258,45 @@ class LedgerCheckDocument(Document):
     facts: dict[str, Any]
 
 
+class UpgradeDocument(Document):
+    """`tally db upgrade`: schema versions before and after."""
+
+    format: Literal["tally.upgrade/1"] = "tally.upgrade/1"
+    ledger: str
+    before: int
+    after: int
+
+
+class CopyDocument(Document):
+    """`tally db copy`: from where to where, and how many events."""
+
+    format: Literal["tally.copy/1"] = "tally.copy/1"
+    source: str
+    destination: str
+    events: int
+
+
+class NamedQueryDocument(Document):
+    name: str
+    description: str
+    parameters: list[str]
+    sql: str
+
+
+class NamedQueriesDocument(Document):
+    """`tally query --list`: the queries that come with the program."""
+
+    format: Literal["tally.named-queries/1"] = "tally.named-queries/1"
+    queries: list[NamedQueryDocument]
+
+
+class LedgerSchemaDocument(Document):
+    """`tally query --schema`: views and tables with their columns, as lines for people."""
+
+    format: Literal["tally.ledger-schema/1"] = "tally.ledger-schema/1"
+    lines: list[str]
+
+
 class PinDocument(Document):
     """`tally pin`: the checkpoint that was written down."""
 

@@ -161,27 +161,24 @@ def _as_it_is(value: object) -> object:
 
 def _describe(schema: bool, as_json: bool) -> None:
     from ledger.query import NAMED, schema_text
+    from realizer.cli.documents import LedgerSchemaDocument, NamedQueriesDocument, NamedQueryDocument
 
     if schema:
-        described = schema_text()
+        lines = schema_text()
         if as_json:
-            emit_json({"format": "tally.schema/1", "lines": described})
+            emit_json(LedgerSchemaDocument(lines=lines))
         else:
-            show(*(cell(line) for line in described))
+            show(*(cell(line) for line in lines))
         return
+    queries = [
+        NamedQueryDocument(name=q.name, description=q.description, parameters=list(q.parameters), sql=q.sql)
+        for q in NAMED.values()
+    ]
     if as_json:
-        queries = [
-            {"name": q.name, "description": q.description, "parameters": list(q.parameters), "sql": q.sql}
-            for q in NAMED.values()
-        ]
-        emit_json({"format": "tally.named-queries/1", "queries": queries})
-        return
-    show(
-        table(
-            ("name", "parameters", "what it shows"),
-            [(q.name, " ".join(q.parameters), q.description) for q in NAMED.values()],
-        )
-    )
+        emit_json(NamedQueriesDocument(queries=queries))
+    else:
+        rows = [(q.name, " ".join(q.parameters), q.description) for q in queries]
+        show(table(("name", "parameters", "what it shows"), rows))
 
 
 # --- pin ----------------------------------------------------------------------------------------------------------
@@ -248,10 +245,11 @@ def upgrade(ledger: str, as_json: bool) -> None:
       tally db upgrade --ledger old.db
     """
     from ledger.migrate import upgrade as run_migrations
+    from realizer.cli.documents import UpgradeDocument
 
     before, after = run_migrations(ledger)
     if as_json:
-        emit_json({"format": "tally.upgrade/1", "ledger": shown_ledger(ledger), "before": before, "after": after})
+        emit_json(UpgradeDocument(ledger=shown_ledger(ledger), before=before, after=after))
     else:
         say(
             f"{shown_ledger(ledger)}: version {after}"
@@ -296,13 +294,13 @@ def copy_ledger(source: str, destination: str, as_json: bool) -> None:
     """
     from ledger.maintenance import copy
     from ledger.store import Store
+    from realizer.cli.documents import CopyDocument
 
     copy(source, destination)
     with Store.open(destination) as store:
         events = store.size()
     if as_json:
-        copied = {"source": shown_ledger(source), "destination": shown_ledger(destination), "events": events}
-        emit_json({"format": "tally.copy/1", **copied})
+        emit_json(CopyDocument(source=shown_ledger(source), destination=shown_ledger(destination), events=events))
     else:
         say(f"{shown_ledger(destination)}: {events} events, verified")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -11,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from ledger import documents
 from ledger.events import Body, MaterializationReleased, ReclamationObserved, RunOpened
 from ledger.plan import Plan
 from ledger.reconcile import INVARIANTS
+from realizer.cli import documents as command_documents
 from tests.builders.runs import changed, clean_bodies, small_plan, with_values, without
 from tests.cli.conftest import Tally
 from tests.cli.seeding import FIRST, OTHER, SECOND, seed
@@ -208,8 +209,42 @@ def test_runs_are_completed(tally: Tally, judged: Path) -> None:
     assert complete("tally supersede x --by @", 4) == ["plain,@latest"]
 
 
-def test_the_documents_are_json_on_standard_output_alone(tally: Tally, judged: Path) -> None:
-    for command in (("runs",), ("show", FIRST), ("reconcile", FIRST), ("replay", FIRST), ("invariants",), ("verify",)):
-        ran = tally(*command, "--json")
-        assert ran.err == "", command
-        assert json.loads(ran.out)["format"].startswith("tally."), command
+MODELS = {
+    model.model_fields["format"].default: model
+    for module in (documents, command_documents)
+    for model in vars(module).values()
+    if isinstance(model, type) and issubclass(model, documents.Document) and "format" in model.model_fields
+}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("runs",),
+        ("show", FIRST),
+        ("reconcile", FIRST),
+        ("replay", FIRST),
+        ("replay", FIRST, "--timeline"),
+        ("compare", FIRST, SECOND),
+        ("invariants",),
+        ("weights", FIRST),
+        ("verify",),
+        ("db", "check"),
+        ("db", "upgrade"),
+        ("db", "backup", "copy.db"),
+        ("db", "copy", "tally.db", "copy.db"),
+        ("pin", "-o", "ledger.pin"),
+        ("query", "--list"),
+        ("query", "--schema"),
+        ("keygen", "-o", "k.pem", "--no-passphrase"),
+        ("supersede", FIRST, "--by", SECOND, "--reason", "x"),
+    ],
+    ids=" ".join,
+)
+def test_documents_are_of_their_form_and_alone_on_standard_output(
+    tally: Tally, judged: Path, command: tuple[str, ...]
+) -> None:
+    ran = tally(*command, "--json")
+    assert ran.err == ""
+    model = MODELS[ran.json["format"]]
+    assert model.model_validate_json(ran.out, strict=True).model_dump(mode="json") == ran.json
