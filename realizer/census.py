@@ -12,6 +12,7 @@ import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ledger.events import Census, Measurement, measured
@@ -104,13 +105,18 @@ def _look(thing: Any, *, bare: bool) -> LiveTensor | None:
     space = "host" if device.type == "cpu" else str(device)
     if bare:
         return LiveTensor(space, start, size, start, size, "", (), True)
-    shape = tuple(thing.shape)
-    extent = 0
-    if thing.numel():
-        extent = (sum((n - 1) * s for n, s in zip(shape, thing.stride(), strict=True)) + 1) * thing.element_size()
-    first = start + thing.storage_offset() * thing.element_size()
-    name = str(thing.dtype).removeprefix("torch.")
-    return LiveTensor(space, start, size, first, extent, name, shape, bool(thing.is_contiguous()))
+    shape, size_of_one = tuple(thing.shape), thing.element_size()
+    contiguous = bool(thing.is_contiguous())
+    count = thing.numel()
+    if count and not contiguous:
+        count = sum((n - 1) * s for n, s in zip(shape, thing.stride(), strict=True)) + 1
+    first = start + thing.storage_offset() * size_of_one
+    return LiveTensor(space, start, size, first, count * size_of_one, _dtype_name(thing.dtype), shape, contiguous)
+
+
+@cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def spans(memory: MemoryRange, tensors: Iterable[LiveTensor]) -> list[tuple[int, int]]:

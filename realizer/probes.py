@@ -55,6 +55,10 @@ class Probes:
     """One run's probes. `resources` maps an observed key ("ram", "shm", "cuda:0.vram") or kind to a plan's resource id.
 
     `private` keeps folders of mapped files out of what is recorded. `proc` can be another view of /proc.
+
+    What a sample costs: a few milliseconds for /proc, and the census, which grows with the objects that the interpreter
+    holds (about 0.2 microseconds each) and with the tensors (about 10). Page tables are walked (smaps) only when a file
+    is mapped that was not there at the baseline, or when the tree has more than one process.
     """
 
     def __init__(

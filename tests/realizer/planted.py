@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ def plant(function: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]
     return function
 
 
+@cache
 def measure(name: str) -> dict[str, Any]:
     """Run one plant in a fresh interpreter; what it returned. One at a time: files on tmpfs are seen by all of a user."""
     if "RssAnon:" not in Path("/proc/self/status").read_text():
