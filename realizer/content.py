@@ -64,37 +64,37 @@ def content_of(adapter: Adapter, materialization_id: str, memory: MemoryRange, l
 def lay_together(layout: Layout, memory: MemoryRange, read: Mapping[str, str], derived: Mapping[str, str]) -> Content:
     """Read the layout's places back from the range and compare: `read` by checkpoint key, `derived` by place name."""
     resident = resident_digests(layout, memory)
-    rows, gaps, differing = [], [], []
+    rows: list[str] = []  # as text at once: there may be tens of thousands, inside a window that counts bytes
+    lines: dict[str, list[str]] = {"source": [], "resident": []}
+    gaps, differing = [], []
     for place in layout.places:
         expected, why = _expected(place, read, derived)
         found = resident[place.name]
         if expected is None:
-            gaps.append(place.name)
+            gaps.append(f"{place.name}: {why}")
         elif expected != found:
             differing.append(place.name)
-        rows.append(
-            {
-                "name": place.name,
-                "dtype": place.dtype,
-                "shape": list(place.shape),
-                "bytes": place.bytes,
-                "offset": place.offset,
-                "device": memory.space,
-                "source_digest": expected,
-                "resident_digest": found,
-                "why": why,
-            }
-        )
+        lines["source"].append(f"{place.name} {expected}\n")
+        lines["resident"].append(f"{place.name} {found}\n")
+        row = {
+            "name": place.name,
+            "dtype": place.dtype,
+            "shape": place.shape,
+            "bytes": place.bytes,
+            "offset": place.offset,
+            "device": memory.space,
+            "source_digest": expected,
+            "resident_digest": found,
+            "why": why,
+        }
+        rows.append(json.dumps(row, sort_keys=True, separators=(",", ":")))
+    source, here = (sha256_digest("".join(lines[side]).encode("utf-8")) for side in ("source", "resident"))
     method = f"{METHOD}, as they were read from the checkpoint"
-    if gaps:
-        first = next(row for row in rows if row["source_digest"] is None)
-        source = unavailable(None, method, f"{len(gaps)} of {len(rows)} have none; {first['name']}: {first['why']}")
-    else:
-        source = measured(_over(rows, "source_digest"), None, method)
+    missing = f"{len(gaps)} of {len(rows)} have none; {gaps[0]}" if gaps else ""
     return Content(
-        source_digest=source,
-        resident_digest=measured(_over(rows, "resident_digest"), None, f"{METHOD}, read back from {memory.space}"),
-        rows=json.dumps(rows, sort_keys=True, separators=(",", ":")).encode("utf-8"),
+        source_digest=unavailable(None, method, missing) if gaps else measured(source, None, method),
+        resident_digest=measured(here, None, f"{METHOD}, read back from {memory.space}"),
+        rows=f"[{','.join(rows)}]".encode(),
         differing=tuple(differing),
     )
 
@@ -108,10 +108,6 @@ def _expected(place: TensorPlace, read: Mapping[str, str], derived: Mapping[str,
         return None, f"made of {len(place.sources)} checkpoint tensors, and not cut into them"
     found = read.get(place.sources[0])
     return found, "copied from the checkpoint" if found else "its bytes were not digested while they were read"
-
-
-def _over(rows: list[dict[str, Any]], which: str) -> str:
-    return sha256_digest("".join(f"{row['name']} {row[which]}\n" for row in rows).encode("utf-8"))
 
 
 def resident_digests(layout: Layout, memory: MemoryRange, threads: int | None = None) -> dict[str, str]:

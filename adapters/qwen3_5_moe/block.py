@@ -8,6 +8,7 @@ rotary application are used; its caches and linear modules are not, since state 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ class Step:
         self.positions = positions
         self.pairs = e2m1_pairs(device)
         exponents = torch.arange(0, shape.rotary_dim, 2, device=device, dtype=torch.float32) / shape.rotary_dim
-        angles = positions.float()[:, None] / shape.rope_theta**exponents
+        angles = positions.float()[:, None] * torch.exp(exponents * -math.log(shape.rope_theta))
         angles = torch.cat((angles, angles), dim=-1)
         # Text has the same position on all three axes of the interleaved rotary embedding: the sections fall together.
         self.cos, self.sin = angles.cos().to(torch.bfloat16), angles.sin().to(torch.bfloat16)
@@ -95,10 +96,11 @@ class DeltaNet:
         """
         shape, state = self.shape, self.recurrent
         per_key = shape.value_heads // shape.key_heads
-        query = _unit(query.reshape(-1, shape.key_heads, shape.key_dim)).repeat_interleave(per_key, dim=1)
-        key = _unit(key.reshape(-1, shape.key_heads, shape.key_dim)).repeat_interleave(per_key, dim=1)
-        query = (query * shape.key_dim**-0.5).unsqueeze(-1)
-        key = key.unsqueeze(-1)
+        query = _unit(query.reshape(-1, shape.key_heads, 1, shape.key_dim)) * shape.key_dim**-0.5
+        key = _unit(key.reshape(-1, shape.key_heads, 1, shape.key_dim))
+        heads = (-1, shape.value_heads, shape.key_dim, 1)
+        query = query.expand(-1, -1, per_key, -1).reshape(heads)
+        key = key.expand(-1, -1, per_key, -1).reshape(heads)
         value = value.reshape(-1, shape.value_heads, shape.value_dim).float()
         outputs = []
         for token in range(value.shape[0]):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from adapters.qwen3_5_moe.repack import TORCH_DTYPES, derive, derived_keys, pieces
+from ledger.errors import CheckpointError
 from realizer.adapter import Layout, TensorPlace
 from realizer.loader import Loader, Piece
 from realizer.memory import SYSTEM_RAM, MemoryRange, allocate
 
 SCRATCH_BYTES = 64 * 1024 * 1024
 """The bounce buffer of a device fill that has no planned ring: given back before the fill returns."""
-ALIGNMENT = 8
+ALIGNMENT = 4
+"""Of sources in their buffer: an F32 scalar's size, so that scalars follow one another without gaps."""
 
 
 def tensors_over(layout: Layout, memory: MemoryRange) -> dict[str, torch.Tensor]:
@@ -46,7 +48,7 @@ def fill(layout: Layout, memory: MemoryRange, loader: Loader, ring: MemoryRange 
 
 def derived(layout: Layout, loader: Loader) -> Iterator[tuple[TensorPlace, torch.Tensor]]:
     """Every derived place with its tensor on the CPU, computed from sources that are read for it now."""
-    return derive(layout, loader.checkpoint.tensors, _read(layout, loader))
+    return derive(layout, loader.checkpoint.tensors, _Sources(layout, loader))
 
 
 def derived_digests(layout: Layout, loader: Loader) -> dict[str, str]:
@@ -57,28 +59,36 @@ def derived_digests(layout: Layout, loader: Loader) -> dict[str, str]:
     }
 
 
-def _read(layout: Layout, loader: Loader) -> Callable[[str], torch.Tensor]:
+class _Sources:
     """The sources of derived places, all read at once through a buffer that is given back; scalars, nearly all of them."""
-    entries = loader.checkpoint.tensors
-    offsets: dict[str, int] = {}
-    end = 0
-    for key in derived_keys(layout):
-        offsets[key] = end
-        end += -(-entries[key].bytes // ALIGNMENT) * ALIGNMENT
-    data = bytearray()
-    if end:
-        scratch = allocate(SYSTEM_RAM, end, owner="derived:sources")
-        try:
-            loader.read_pieces([Piece(key, offset) for key, offset in offsets.items()], scratch)
-            with scratch.view() as view:
-                data = bytearray(view[:end])
-        finally:
-            scratch.free()
 
-    def read(key: str) -> torch.Tensor:
-        entry = entries[key]
+    def __init__(self, layout: Layout, loader: Loader) -> None:
+        self._entries = loader.checkpoint.tensors
+        self._offsets: dict[str, int] = {}
+        end = 0
+        for key in derived_keys(layout):
+            self._offsets[key] = end
+            end += -(-self._entries[key].bytes // ALIGNMENT) * ALIGNMENT
+        self._data = bytearray()
+        if end:
+            scratch = allocate(SYSTEM_RAM, end, owner="derived:sources")
+            try:
+                loader.read_pieces([Piece(key, offset) for key, offset in self._offsets.items()], scratch)
+                with scratch.view() as view:
+                    self._data = bytearray(view[:end])
+            finally:
+                scratch.free()
+
+    def __call__(self, key: str) -> torch.Tensor:
+        entry = self._entries[key]
         dtype = TORCH_DTYPES[entry.dtype]
         count = entry.bytes // dtype.itemsize
-        return torch.frombuffer(data, dtype=dtype, count=count, offset=offsets[key]).reshape(entry.shape)
+        return torch.frombuffer(self._data, dtype=dtype, count=count, offset=self._offsets[key]).reshape(entry.shape)
 
-    return read
+    def scalars(self, keys: Sequence[str]) -> torch.Tensor:
+        """A place's sources follow one another here, so that its scalars are one array."""
+        for key in keys:
+            entry = self._entries[key]
+            if entry.dtype != "F32" or entry.bytes != ALIGNMENT:
+                raise CheckpointError(f"tensor {key!r} is {entry.dtype} {list(entry.shape)}, expected one F32 scale")
+        return torch.frombuffer(self._data, dtype=torch.float32, count=len(keys), offset=self._offsets[keys[0]])

@@ -6,7 +6,9 @@ copying `pieces` and then writing what `derive` gives, and its content is checke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 import torch
 
@@ -81,34 +83,44 @@ def derived_keys(layout: Layout) -> list[str]:
     return [key for place in layout.places if place.derived for key in place.sources]
 
 
-def derive(
-    layout: Layout, entries: Entries, read: Callable[[str], torch.Tensor]
-) -> Iterator[tuple[TensorPlace, torch.Tensor]]:
-    """Every derived place with its tensor on the CPU, computed from the checkpoint tensors that `read` gives."""
+class Reader(Protocol):
+    """Gives checkpoint tensors on the CPU."""
+
+    def __call__(self, key: str) -> torch.Tensor:
+        """One tensor."""
+        ...
+
+    def scalars(self, keys: Sequence[str]) -> torch.Tensor:
+        """Scales, which are F32 scalars, F32 [keys]: there are tens of thousands of them."""
+        ...
+
+
+def derive(layout: Layout, entries: Entries, read: Reader) -> Iterator[tuple[TensorPlace, torch.Tensor]]:
+    """Every derived place with its tensor on the CPU, computed from the checkpoint tensors that `read` gives.
+
+    Scalars repeated for their rows (`row_scale` F32, `global` F16), the largest input scale, or a cast to F32.
+    """
     for place in layout.places:
-        if place.derived:
-            values = [read(key) for key in place.sources]
-            yield place, _derived(place, values, [_rows(entries, key) for key in place.sources])
+        if not place.derived:
+            continue
+        dtype = TORCH_DTYPES[place.dtype]
+        kind = place.name.rpartition(".")[2]
+        if kind == "global":  # of matrices that have equally many rows
+            result = (
+                read.scalars(place.sources).to(dtype).repeat_interleave(math.prod(place.shape) // len(place.sources))
+            )
+        elif kind == "row_scale":
+            rows = torch.tensor([_rows(entries, key) for key in place.sources])
+            result = read.scalars(place.sources).to(dtype).repeat_interleave(rows)
+        elif kind == "input_scale":
+            result = read.scalars(place.sources).max().to(dtype)
+        else:
+            result = read(place.sources[0]).to(dtype)
+        if result.numel() != math.prod(place.shape):
+            raise CheckpointError(f"{place.name!r} came out with {result.numel()} elements, not as {list(place.shape)}")
+        yield place, result.reshape(place.shape)
 
 
 def _rows(entries: Entries, key: str) -> int:
-    """Rows of the weight that a scale belongs to; of anything that is no scale, its own extent."""
-    weight = f"{key.rpartition('.')[0]}.weight"
-    entry = _entry(entries, weight if key.endswith(("_scale", "_scale_2")) else key)
-    return entry.shape[0] if entry.shape else 1
-
-
-def _derived(place: TensorPlace, values: Sequence[torch.Tensor], rows: Sequence[int]) -> torch.Tensor:
-    """Scalars repeated for their rows (`row_scale` F32, `global` F16), the largest input scale, or a cast to F32."""
-    dtype = TORCH_DTYPES[place.dtype]
-    kind = place.name.rpartition(".")[2]
-    if kind in ("row_scale", "global"):
-        scalars = torch.stack([value.reshape(()) for value in values]).to(dtype)
-        result = scalars.repeat_interleave(torch.tensor(rows))
-    elif kind == "input_scale":
-        result = torch.stack([value.reshape(()) for value in values]).max().to(dtype)
-    else:
-        result = values[0].to(dtype)
-    if result.numel() * result.element_size() != place.bytes:
-        raise CheckpointError(f"{place.name!r} came out with {result.numel()} elements, not as {list(place.shape)}")
-    return result.reshape(place.shape)
+    """Rows of the weight that a scale belongs to."""
+    return _entry(entries, f"{key.rpartition('.')[0]}.weight").shape[0]

@@ -6,7 +6,7 @@ joins the tensors, and the caching allocator holds them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -47,6 +47,10 @@ class Source:
         tensor: torch.Tensor = self._files[entry.file].get_tensor(key)
         return tensor
 
+    def scalars(self, keys: Sequence[str]) -> torch.Tensor:
+        """Scales by their keys, F32 [keys]."""
+        return torch.stack([self(key).reshape(()) for key in keys])
+
 
 def assemble(planned: Layout, source: Source) -> Iterator[tuple[str, torch.Tensor]]:
     """Every place of a layout by name, made anew from the checkpoint, on the CPU."""
@@ -59,17 +63,26 @@ def assemble(planned: Layout, source: Source) -> Iterator[tuple[str, torch.Tenso
             yield place.name, joined.view(TORCH_DTYPES[place.dtype]).reshape(place.shape)
 
 
-def empty_state(shape: BlockShape, device: torch.device) -> dict[str, torch.Tensor]:
-    """Runtime state that has seen no token, by the layout's names."""
+def _on(device: torch.device, planned: Layout) -> dict[str, torch.Tensor]:
+    """A zeroed tensor for every place, spaced in one allocation as the layout spaces them.
+
+    Matrix libraries may choose their kernel by an operand's alignment, and another kernel gives other last bits.
+    """
+    whole = torch.zeros(planned.length, dtype=torch.uint8, device=device)
     return {
-        place.name: torch.zeros(place.shape, dtype=TORCH_DTYPES[place.dtype], device=device)
-        for place in layout.runtime_state(shape).places
+        place.name: whole[place.offset : place.offset + place.bytes].view(TORCH_DTYPES[place.dtype]).view(place.shape)
+        for place in planned.places
     }
 
 
 def load_block(shape: BlockShape, checkpoint: Checkpoint, device: torch.device) -> Block:
     """The block on `device`, with empty state, in memory of torch's own."""
+    loaded = []
     with Source(checkpoint) as source:
-        weights = {name: tensor.to(device) for name, tensor in assemble(layout.non_routed(shape), source)}
-        banks = {name: tensor.to(device) for name, tensor in assemble(layout.routed_banks(shape), source)}
-    return Block(shape, weights, banks, empty_state(shape, device))
+        for planned in (layout.non_routed(shape), layout.routed_banks(shape)):
+            held = _on(device, planned)
+            for name, tensor in assemble(planned, source):
+                held[name].copy_(tensor)
+            loaded.append(held)
+    weights, banks = loaded
+    return Block(shape, weights, banks, _on(device, layout.runtime_state(shape)))

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from adapters.qwen3_5_moe import Qwen35Moe, layout
 from adapters.qwen3_5_moe.planning import BASELINE, MUTABLE, REST, ROUTED
@@ -189,6 +191,21 @@ def test_resident_bytes_are_what_an_unplanned_load_makes(checkpoint: Checkpoint,
             assert held.keys() == expected.keys()
             for place, tensor in held.items():
                 assert torch.equal(tensor.view(torch.uint8), expected[place].view(torch.uint8)), place
+
+
+def test_decay_parameters_in_f32_give_the_same_block(checkpoint: Checkpoint, realised: Any, tmp_path: Path) -> None:
+    """Checkpoints differ in how they keep A_log and dt_bias; the layout holds F32 either way."""
+    shutil.copytree(checkpoint.directory, tmp_path / "other")
+    for path in (tmp_path / "other").glob("*.safetensors"):
+        tensors = {
+            key: tensor.float() if key.endswith((".A_log", ".dt_bias")) else tensor
+            for key, tensor in load_file(path).items()
+        }
+        save_file(tensors, path)
+    other = open_checkpoint(str(tmp_path / "other"))
+    fixture = Qwen35Moe.reference(parsed(document(checkpoint)), checkpoint, None, [])
+    run = realised(parsed(document(other)), other)
+    decode(run.adapter, fixture)
 
 
 def contents(run: Realised, name: str) -> tuple[dict[str, str], dict[str, str]]:
