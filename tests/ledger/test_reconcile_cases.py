@@ -471,6 +471,14 @@ ENVIRONMENTS = [
         run=environment({"compute_units.0.device_uuid": UNKNOWN}),
     ),
     Case(
+        "the plan was bound to something that the machine does not show",
+        "FAIL",
+        {"environment.unit-mismatch", "environment.resource-missing"},
+        run=lambda run: changed(
+            run, PlanAccepted, {"bindings": {"cpu0": "cpu-of-another", "node-a.ram": "ram-of-another"}}
+        ),
+    ),
+    Case(
         "the machine has no shared memory",
         "FAIL",
         {"environment.resource-missing"},
@@ -1509,6 +1517,13 @@ MEMORIES = [
         run=reclaimed("after-decode", ratio=probe(0.4), tree_after=probe(500 * MIB)),
     ),
     Case(
+        "staging on the device is gone, and the host never held it",
+        "PASS",
+        PASS,
+        device="gpu",
+        plan=part("materializations", STAGE, memory_resource_id="gpu0.vram"),
+    ),
+    Case(
         "whether the region is mapped could not be read",
         "INDETERMINATE",
         {"memory.reclaim-unknown"},
@@ -1565,6 +1580,49 @@ MEMORIES = [
         "FAIL",
         {"memory.expectation-mismatch"},
         plan=expects(unexplained_persistent_host_mirror_bytes=4096),
+    ),
+]
+
+
+def from_outside(run: Bodies) -> Bodies:
+    """A witness that only sees the machine, the process tree and accesses, with a run of its own under the same plan."""
+    kept = [
+        body.model_copy(update={"census": None}) if isinstance(body, MemorySampled) else body
+        for body in run
+        if isinstance(body, RunOpened | EnvironmentObserved | SourceWatched | RunClosed)
+        or (isinstance(body, MemorySampled) and body.label in ("baseline", "after-decode", "closing"))
+    ]
+    return changed(kept, RunOpened, {"purpose": "witness", "model": None, "adapter": None})
+
+
+SEEN_FROM_OUTSIDE = {
+    "authority.missing",
+    "decode.missing",
+    "decode.reference-missing",
+    "environment.model-mismatch",
+    "execution.not-activated",
+    "materialization.missing",
+    "memory.mirror-unknown",
+    "run.incomplete",
+}
+
+WITNESSES = [
+    Case(
+        "watched from outside: what only owners could tell is not known, and nothing is amiss",
+        "INDETERMINATE",
+        SEEN_FROM_OUTSIDE,
+        run=from_outside,
+        unknown=SEEN_FROM_OUTSIDE,
+    ),
+    Case(
+        "watched from outside: the checkpoint stays mapped",
+        "FAIL",
+        {"memory.host-mirror", *SEEN_FROM_OUTSIDE},
+        run=chain(
+            at_the_end({"process/checkpoint_mappings": probe(256 * MIB), "mapped_files": ["model.safetensors"]}),
+            from_outside,
+        ),
+        unknown=SEEN_FROM_OUTSIDE,
     ),
 ]
 
@@ -1645,6 +1703,7 @@ CASES = [
     *EXECUTIONS,
     *DECODES,
     *MEMORIES,
+    *WITNESSES,
     *RUNS,
 ]
 
