@@ -66,7 +66,7 @@ def _documents(store: Store, evidence: Evidence) -> None:
 
 
 def _append(store: Store, records: list[Recorded]) -> list[Recorded]:
-    drafts = [_draft(place.envelope) for place in records]
+    drafts: list[Draft] = [_draft(place.envelope) for place in records]
     run_id = drafts[0].run_id
     held = list(store.recorded(run_id))
     known = held[: len(records)]
