@@ -2,8 +2,8 @@
 
 The ledger holds runs of 1,000 events of about 660 bytes. After each page the audit is paused and the baseline goes over the
 same page, so that other load on the machine falls on both alike. Evidence of 200 events is verified by the command itself;
-its processor time counts, less that of `tally --version`, which on an idle machine is the time a user waits. `python benchmarks/verify.py [--events N] [--folder DIR]` prints one
-JSON line per figure, and a table to standard error.
+its processor time counts, less that of `tally --version`, which on an idle machine is the time a user waits.
+`python benchmarks/verify.py [--events N] [--folder DIR]` prints one JSON line per figure, and a table to standard error.
 """
 
 from __future__ import annotations
