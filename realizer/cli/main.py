@@ -44,6 +44,18 @@ COMMANDS = {
 ALIASES = {"diff": "compare", "fsck": "verify"}
 
 
+EXTRAS = {
+    "torch": "realize",
+    "transformers": "realize",
+    "safetensors": "realize",
+    "huggingface_hub": "realize",
+    "numpy": "realize",
+    "psycopg": "postgres",
+    "datasette": "serve",
+}
+"""Packages that the base install leaves out -> the extra that brings them."""
+
+
 class OutputClosed(Exception):
     """Whoever read standard output went away (`tally log | head`)."""
 
@@ -117,6 +129,12 @@ def run(arguments: Sequence[str]) -> int:
     except TallyError as error:
         _complain(str(error), *(error.violations if isinstance(error, PlanRejected) else ()))
         return error.exit_code
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package not in EXTRAS:
+            return _internal(error)
+        _complain(f"this needs {package}, which is not installed (pip install 'tallystick[{EXTRAS[package]}]')")
+        return 1
     except OutputClosed:
         _close_output()
         return 1
@@ -124,9 +142,13 @@ def run(arguments: Sequence[str]) -> int:
         _complain(f"the operating system refused: {error}")
         return 1
     except Exception as error:  # noqa: BLE001 - the process boundary: whatever leaks is told in one line, not hidden
-        _complain(f"internal error, {type(error).__name__}: {error} (TALLY_DEBUG=1 shows where; please report it)")
-        return 1
+        return _internal(error)
     return result if isinstance(result, int) else 0
+
+
+def _internal(error: Exception) -> int:
+    _complain(f"internal error, {type(error).__name__}: {error} (TALLY_DEBUG=1 shows where; please report it)")
+    return 1
 
 
 def _complain(message: str, *more: str) -> None:

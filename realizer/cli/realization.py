@@ -65,23 +65,23 @@ def realize(
       tally realize plan.json --reference reference.safetensors
       tally realize plan.json --checkpoint ./my-model --reference reference.safetensors --prompt "Hello"
     """
-    from ledger.events import Actor, Recorder, uuid7
-    from realizer.cli.access import program, writable_ledger
-
     found = read_plan(plan)
     wanted = pairs(labels, "--label")
+    from ledger.events import Actor, Recorder, uuid7
+    from realizer import engine
+    from realizer.adapter import load_adapter
+    from realizer.cli.access import program, writable_ledger
+
+    chosen = load_adapter(adapter) if adapter else None
     with writable_ledger(ledger) as store:
         run_id = uuid7()
         node = found.document.resources.nodes[0].id if found.document.resources.nodes else "unknown"
         recorder = Recorder(store.append, run_id=run_id, node_id=node, actor=Actor(kind="realizer", id=program()))
-        from realizer import engine
-        from realizer.adapter import load_adapter
-
         request = engine.Request(
             plan=found,
             checkpoint=checkpoint,
             reference=Path(reference) if reference else None,
-            adapter=load_adapter(adapter) if adapter else None,
+            adapter=chosen,
             frozen=freezing(store, found),
             labels=wanted,
             challenge=challenge,

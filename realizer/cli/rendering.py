@@ -305,6 +305,8 @@ def json_value(value: Any) -> str:
 # --- progress -----------------------------------------------------------------------------------------------------
 
 Progress = Callable[[int, int], None]
+FEWEST_BYTES = 4096
+"""Totals below are counts of something else than bytes: of repetitions, or of files."""
 
 
 @contextmanager
@@ -333,15 +335,10 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
     if not sys.stderr.isatty():
         yield lambda what, _done, total: None if total else say(what)
         return
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as RichProgress
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-    )
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[amount]}"))
     with RichProgress(*columns, console=_console(sys.stderr), transient=True) as bars:
         tasks: dict[str, TaskID] = {}
 
@@ -350,7 +347,12 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
                 bars.console.print(Text(inert(what)))
                 return
             if what not in tasks:
-                tasks[what] = bars.add_task(inert(what), total=total)
-            bars.update(tasks[what], completed=done, total=total)
+                tasks[what] = bars.add_task(inert(what), total=total, amount="")
+            amount = (
+                f"{done} of {total}"
+                if total < FEWEST_BYTES
+                else f"{size(done, human=True)} of {size(total, human=True)}"
+            )
+            bars.update(tasks[what], completed=done, total=total, amount=amount)
 
         yield advance

@@ -95,6 +95,11 @@ def test_wrong_usage_exits_2_and_points_to_help(arguments: list[str], capsys: py
         (errors.PlanError("no plan", "draft one"), 1, "tally: no plan (draft one)"),
         (errors.LedgerBroken("forked"), 4, "tally: forked"),
         (errors.EvidenceBroken("torn\x1b[2J"), 4, "tally: torn\\x1b[2J"),
+        (
+            ModuleNotFoundError("No module named 'torch'", name="torch"),
+            1,
+            "tally: this needs torch, which is not installed (pip install 'tallystick[realize]')",
+        ),
         (KeyboardInterrupt(), 130, "tally: interrupted"),
         (click.Abort(), 130, "tally: interrupted"),
         (
@@ -151,6 +156,14 @@ def test_a_leaked_error_is_told_in_one_line(
     monkeypatch.setenv("TALLY_DEBUG", "1")
     assert run(["runs"]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_module_of_ours_that_is_missing_is_an_internal_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raising(monkeypatch, ModuleNotFoundError("No module named 'ledger.x'", name="ledger.x"))
+    assert run(["runs"]) == 1
+    assert "internal error" in capsys.readouterr().err
 
 
 def test_a_rejected_plan_lists_every_violation(
