@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from glob import escape
 from typing import Any
@@ -29,8 +30,13 @@ RESIDENT = {
 EXECUTION, LINEAGE = "exec.decode", "kv-cache-epoch-1"
 DEFAULTS: Mapping[str, int] = {"max_cache_length": 256, "decode_steps": 8}
 MIB = 1024 * 1024
-WINDOW_BYTES = {"cpu": 8 * MIB, "cuda": 256 * MIB}
-"""The ring when nobody says: on the host a few cache-sized slots, for a device enough to keep copies in flight."""
+DEVICE_WINDOW_BYTES = 256 * MIB
+"""The ring to a device when nobody says: enough to keep copies in flight."""
+
+
+def host_window_bytes() -> int:
+    """The ring between host ranges when nobody says: one cache-sized slot for each reader of this machine."""
+    return min(16, os.cpu_count() or 1) * MIB
 
 
 def read_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,7 +150,7 @@ def _lists(
     total = layouts[WEIGHTS].bytes
     staging: dict[str, Any] = {"representation": STAGED, "expected_bytes": total}
     if request.staging == "streamed":
-        window = min(window or WINDOW_BYTES["cuda" if cuda else "cpu"], total)
+        window = min(window or (DEVICE_WINDOW_BYTES if cuda else host_window_bytes()), total)
         staging = {"representation": RING, "expected_bytes": -(-window // 4096) * 4096, "streamed_bytes": total}
     elif request.staging != "full":
         raise TallyError(f"staging {request.staging!r} is neither full nor streamed")

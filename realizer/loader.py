@@ -15,24 +15,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from queue import LifoQueue
+from queue import SimpleQueue
 from threading import Condition, Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from ledger.errors import CheckpointError, RealizationFailed
 from realizer.adapter import Layout
 from realizer.checkpoint import Checkpoint, CheckpointShard, Progress, selected
+from realizer.memory import MemoryRange, PrivateRange, SharedRange
+from realizer.procfs import PAGE
 
 if TYPE_CHECKING:
     import torch
-
-    from realizer.memory import MemoryRange
 
 MIB = 1024 * 1024
 READ_BYTES = 8 * MIB
 """The most that one read call is asked for, and so the grain at which threads share the work."""
 
-SKIP_BYTES = 4096
+SKIP_BYTES = PAGE
 """Unselected bytes between two neighbours on disk are read into scrap when they are no more than this (a page)."""
 
 IOV_MAX = os.sysconf("SC_IOV_MAX")
@@ -40,7 +40,7 @@ DEVICE_SLOT_BYTES = 16 * MIB
 """A ring slot on the way to a device, where the window allows: enough for a copy to run at the bus's rate."""
 
 HOST_SLOT_BYTES = MIB
-"""The most that passes through a ring slot at once between host ranges: what was read is copied on while still cached."""
+"""A ring slot between host ranges: small enough that what was read is copied on while still cached."""
 
 
 class Piece(NamedTuple):
@@ -126,6 +126,10 @@ class Loader:
         with self._session("reading", pieces, segments) as session:
 
             def fill(batch: list[_Segment]) -> None:
+                start = min(segment.target for segment in batch)
+                end = max(segment.target + segment.length for segment in batch)
+                if end - start <= 2 * READ_BYTES:  # not when its tensors go far apart
+                    _fault_in(memory, start, end - start)
                 with memory.view() as view:
                     session.read(batch, view, 0)
 
@@ -146,7 +150,7 @@ class Loader:
         windows = list(_windows(segments, slot_bytes))
         if self.verify:
             windows = _spread(windows)
-        free: LifoQueue[_Slot] = LifoQueue()  # the slot used last is the one still cached
+        free: SimpleQueue[_Slot] = SimpleQueue()
         for number in range(slots):
             free.put(_Slot(number * slot_bytes))
         send = _DeviceCopies(ring, target) if target.space != "host" else _HostCopies(ring, target)
@@ -169,14 +173,13 @@ class Loader:
         return session.total
 
     def _slots(self, ring: MemoryRange, target: MemoryRange) -> tuple[int, int]:
-        """(number, bytes) of the slots that the ring is cut into: one for each thread, to a device two, in whole pages."""
+        """(number, bytes) of the slots that the whole ring is cut into, in whole pages; to a device at most two a thread."""
         if target.space == "host":
-            slots = max(1, min(self.threads, ring.length // HOST_SLOT_BYTES))
-            most = min(ring.length // slots, HOST_SLOT_BYTES)
+            slots = max(1, ring.length // HOST_SLOT_BYTES)
         else:
             slots = max(1, min(2 * self.threads, ring.length // DEVICE_SLOT_BYTES or ring.length // MIB))
-            most = ring.length // slots
-        return slots, most // 4096 * 4096 or most
+        most = ring.length // slots
+        return slots, most // PAGE * PAGE or most
 
     def copy(self, layout: Layout, source: MemoryRange, target: MemoryRange) -> int:
         """Carry the layout's bytes from a host range to the same places of another range; returns the tensors' bytes."""
@@ -190,12 +193,14 @@ class Loader:
             there.copy_(here)
             del there, here
             return layout.bytes
-        starts = range(0, length, READ_BYTES)
+
+        def carry(at: int) -> None:
+            count = min(HOST_SLOT_BYTES, length - at)
+            _fault_in(target, at, count)
+            _move(target.start + at, source.start + at, count)
+
         with ThreadPoolExecutor(self.threads, thread_name_prefix="copy") as pool:
-            for _ in pool.map(
-                lambda at: _move(target.start + at, source.start + at, min(READ_BYTES, length - at)), starts
-            ):
-                pass
+            list(pool.map(carry, range(0, length, HOST_SLOT_BYTES)))
         return layout.bytes
 
     def _segments(self, pieces: Sequence[Piece], length: int) -> list[_Segment]:
@@ -473,6 +478,7 @@ class _HostCopies:
         """Nothing is under way."""
 
     def copy(self, slot: _Slot, window: _Window) -> None:
+        _fault_in(self._target, window.start, window.length)
         for start, length in _spans(window):
             here = self._ring.start + slot.offset + start - window.start
             _move(self._target.start + start, here, length)
@@ -520,6 +526,13 @@ def _spans(window: _Window) -> Iterator[tuple[int, int]]:
         end = segment.target + segment.length
     if start is not None and end is not None:
         yield start, end - start
+
+
+def _fault_in(memory: MemoryRange, start: int, length: int) -> None:
+    """Have the kernel bring the pages of a span in together, which costs less than a fault for each as it is written."""
+    if isinstance(memory, (PrivateRange, SharedRange)):
+        first = start // PAGE * PAGE
+        memory.populate(first, min(-(-(start + length) // PAGE) * PAGE, memory.length) - first)
 
 
 def _move(target: int, source: int, length: int) -> None:

@@ -13,6 +13,7 @@ from ledger.errors import CheckpointError, RealizationFailed
 from realizer.adapter import Layout, TensorPlace, pack
 from realizer.checkpoint import Checkpoint, open_checkpoint
 from realizer.loader import Loader, Piece, range_digests
+from realizer.memory import SHARED_MEMORY, SYSTEM_RAM, Ranges
 from tests.builders.checkpoints import raw_bytes, write_checkpoint
 from tests.builders.memory import HeapRange
 
@@ -105,6 +106,26 @@ def test_many_slots_with_hashing_never_wait_for_each_other_forever(
     assert loader.stream(layout, HeapRange(5 * 4096), target) == layout.bytes
     assert target.data() == expected_bytes(layout, data, 0)
     assert loader.digests["long"] == "sha256:" + hashlib.sha256(data["long"]).hexdigest()
+
+
+@pytest.mark.usefixtures("small_reads")
+@pytest.mark.parametrize("keys", ORDERS[:3])
+def test_in_real_ranges_whose_pages_are_brought_in_ahead(tmp_path: Path, keys: list[str]) -> None:
+    checkpoint, data = odd_checkpoint(tmp_path)
+    layout = layout_of(checkpoint, keys)
+    ranges, loader = Ranges(), Loader(checkpoint, threads=2)
+    stage = ranges.allocate(SYSTEM_RAM, layout.length, owner="stage")
+    ring = ranges.allocate(SYSTEM_RAM, 4096, owner="ring")
+    copied, streamed, direct = (ranges.allocate(SHARED_MEMORY, layout.length, owner="bank") for _ in range(3))
+    loader.read(layout, stage)
+    loader.copy(layout, stage, copied)
+    loader.stream(layout, ring, streamed)
+    loader.read(layout, direct)
+    expected = expected_bytes(layout, data, 0)
+    for memory in (stage, copied, streamed, direct):
+        with memory.view() as view:
+            assert bytes(view[: layout.length]) == expected
+    ranges.free_all()
 
 
 def test_copy_carries_a_range_on(tmp_path: Path) -> None:
