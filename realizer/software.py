@@ -53,7 +53,8 @@ def software_identity() -> SoftwareIdentity:
         except metadata.PackageNotFoundError:
             continue  # not installed: it took no part
     if "torch" in sys.modules:
-        versions["torch"] = str(sys.modules["torch"].__version__)  # with the build (+cpu, +cu130), which metadata may lack
+        # its own word names the build (+cpu, +cu130), which the distribution's metadata may leave out
+        versions["torch"] = str(sys.modules["torch"].__version__)
     commit, dirty = source_state()
     return SoftwareIdentity(
         versions=versions, source_commit=commit, source_dirty=dirty, files_digest=installed_digest()

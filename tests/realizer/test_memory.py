@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ledger.errors import TallyError
-from realizer import memory
+from realizer import host_memory, memory_range
 from realizer.memory import AllocationFailed, DeviceRange, PrivateRange, RangeInUse, Ranges, SharedRange, allocate
 from realizer.procfs import PAGE, ProcFS
 from tests.realizer.planted import MIB, SIZE, measure
@@ -336,12 +336,12 @@ def test_combinations_that_there_are_not() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_without_cuda_neither_pinned_nor_device_memory_is_given() -> None:
-    before = len(memory._LIVE)
+    before = len(memory_range.LIVE)
     with pytest.raises(AllocationFailed, match="no CUDA device"):
         allocate("system-ram", 4096, owner="m", pinned=True)
     with pytest.raises(AllocationFailed, match="cuda:0"):
         allocate("accelerator-vram", 4096, owner="m")
-    assert len(memory._LIVE) == before, "a refused range is not left mapped"
+    assert len(memory_range.LIVE) == before, "a refused range is not left mapped"
 
 
 def test_no_shared_memory_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,7 +373,7 @@ def test_a_kernel_without_advice_still_tells_mapped_from_freed(monkeypatch: pyte
 
 def test_what_maps_cannot_show_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     private, shared = PrivateRange(4096, owner="m", tag="t"), SharedRange(4096, owner="m", tag="t")
-    monkeypatch.setattr(memory, "_proc", ProcFS(tmp_path))
+    monkeypatch.setattr(host_memory, "_proc", ProcFS(tmp_path))
     assert [area.mapped().status for area in (private, shared)] == ["unavailable"] * 2
     assert shared.read_tag().status == "unavailable"
     private.free()

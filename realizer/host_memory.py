@@ -1,0 +1,347 @@
+"""Host memory that really frees: private anonymous maps (RssAnon) and shared-memory maps (RssShmem).
+
+A freed range's mapping is closed, not emptied: emptying a shared mapping makes the kernel's figure fall and keeps the
+pages.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import gc
+import mmap
+import os
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+from ledger.errors import TallyError
+from ledger.events import Measurement, measured, unavailable
+from realizer.memory_range import (
+    LIVE,
+    SHARED_MEMORY,
+    SYSTEM_RAM,
+    AllocationFailed,
+    MemoryRange,
+    element_count,
+    parse_tag,
+    round_up,
+    tag_block,
+)
+from realizer.procfs import PAGE, ProcFS, Unreadable
+
+if TYPE_CHECKING:
+    import torch
+
+MEMFD_NAME_LIMIT = 249
+"""Bytes a memfd name may have (memfd_create(2))."""
+TAG_PREFIX = "tally-tag:"
+OWNER_PREFIX = "tally-range:"
+ANON_NAME_LIMIT = 79
+"""Bytes of a name of anonymous memory (PR_SET_VMA_ANON_NAME, prctl(2)), without the final NUL."""
+
+_PR_SET_VMA = 0x53564D41
+_PR_SET_VMA_ANON_NAME = 0
+_MADV_POPULATE_WRITE = 23
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_proc = ProcFS()
+
+
+class _HostRange(MemoryRange):
+    """What both host kinds share: a mapping of the kernel's, whose every view holds one anchor object alive.
+
+    torch keeps a reference to the buffer that a tensor was made from but not the buffer export, so closing the mapping
+    under a live tensor would succeed and leave it dangling. Hence the anchor: every memoryview handed out, to people or
+    to torch, is a view of one ctypes array over the mapping, known here by a weak reference only. While any view lives
+    (a slice, a tensor, a numpy array made from one), so does the anchor.
+    """
+
+    space = "host"
+
+    def __init__(self, mapping: mmap.mmap, kind: str, requested: int, length: int, owner: str) -> None:
+        self._mapping = mapping
+        self._anchor: weakref.ref[ctypes.Array[ctypes.c_ubyte]] | None = None
+        self._lock = threading.Lock()
+        self._freed = False
+        self.kind, self.owner, self.requested, self.length, self.pinned = kind, owner, requested, length, False
+        self.start = ctypes.addressof(ctypes.c_ubyte.from_buffer(mapping))
+        LIVE.add(self)
+
+    @property
+    def device(self) -> torch.device:
+        import torch
+
+        return torch.device("cpu")
+
+    @property
+    def freed(self) -> bool:
+        return self._freed
+
+    @property
+    def in_use(self) -> bool:
+        return self._anchor is not None and self._anchor() is not None
+
+    def view(self) -> memoryview:
+        """Every byte of the range as a writable memoryview of format B."""
+        self._check_span(0, 0)
+        with self._lock:  # two anchors at once would leave one of them unknown
+            anchor = self._anchor() if self._anchor is not None else None
+            if anchor is None:
+                anchor = (ctypes.c_ubyte * self.length).from_buffer(self._mapping)
+                self._anchor = weakref.ref(anchor)
+        return memoryview(anchor).cast("B")
+
+    def tensor(self, dtype: torch.dtype, shape: tuple[int, ...], offset: int = 0) -> torch.Tensor:
+        """A tensor with a storage of its own, beginning at `start + offset` and exactly as long as its elements."""
+        import torch
+
+        count = element_count(shape) * dtype.itemsize
+        self._check_span(count, offset)
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)  # torch makes no storage over an empty buffer; there are no bytes
+        with self.view() as whole:
+            span = whole[offset : offset + count]
+        return torch.frombuffer(span, dtype=torch.uint8).view(dtype).view(shape)
+
+    def register(self) -> None:
+        """Pin the range for asynchronous device copies (cudaHostRegister). Raises AllocationFailed without CUDA."""
+        import torch
+
+        if self.pinned:
+            return
+        if not torch.cuda.is_available():
+            raise AllocationFailed(f"range of {self.owner} cannot be pinned: this machine has no CUDA device")
+        torch.cuda.init()
+        runtime = torch.cuda.cudart()
+        result = runtime.cudaHostRegister(self.start, self.length, 0)
+        if int(result) != 0:
+            raise AllocationFailed(
+                f"cudaHostRegister refused {self.length} bytes for {self.owner}: {runtime.cudaGetErrorString(result)}",
+                "is the locked-memory limit (ulimit -l) large enough?",
+            )
+        self.pinned = True
+
+    def _unregister(self) -> None:
+        import torch
+
+        torch.cuda.synchronize()  # a copy in flight reads these pages
+        runtime = torch.cuda.cudart()
+        result = runtime.cudaHostUnregister(self.start)
+        if int(result) != 0:
+            raise AllocationFailed(
+                f"cudaHostUnregister refused the range of {self.owner}: {runtime.cudaGetErrorString(result)}"
+            )
+        self.pinned = False
+
+    def populate(self, offset: int = 0, length: int | None = None) -> bool:
+        """Fault pages in for writing at once, without holding the interpreter lock. False where the kernel cannot.
+
+        `offset` must be a multiple of the page size.
+        """
+        count = self.length - offset if length is None else length
+        self._check_span(count, offset)
+        return _libc.madvise(self.start + offset, count, _MADV_POPULATE_WRITE) == 0
+
+    def free(self) -> None:
+        if self._freed:
+            return
+        if self.in_use:
+            gc.collect()  # views in reference cycles are dead already, only not yet collected
+        if self.in_use:
+            raise self._refuse()
+        if self.pinned:
+            self._unregister()
+        try:
+            self._mapping.close()
+        except BufferError as error:
+            raise self._refuse() from error
+        self._freed = True
+        LIVE.discard(self)
+
+
+class PrivateRange(_HostRange):
+    """Private anonymous memory: RssAnon, and gone from the process the moment it is closed.
+
+    It is left out of core dumps, which also marks it in smaps (VmFlags `dd`), so that another mapping that later takes
+    the same addresses is not mistaken for it; and out of forked children, which would keep its pages alive.
+    """
+
+    def __init__(self, length: int, *, owner: str, tag: str | None = None, huge_pages: bool = False) -> None:
+        rounded = round_up(length, PAGE)
+        header = 0 if tag is None else PAGE
+        mapping = _map(-1, rounded + header, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, owner)
+        super().__init__(mapping, SYSTEM_RAM, length, rounded, owner)
+        self._header = header
+        self._named = False
+        self._marked = self._advise(mmap.MADV_DONTDUMP)
+        self._advise(mmap.MADV_DONTFORK)
+        if huge_pages:
+            self._advise(mmap.MADV_HUGEPAGE)
+        if tag is not None:
+            self.tag(tag)
+
+    def _advise(self, advice: int) -> bool:
+        try:
+            self._mapping.madvise(advice)
+        except OSError:
+            return False  # an old or sandboxed kernel; `mapped` says by which means it knows
+        return True
+
+    def tag(self, text: str) -> None:
+        """Name the memory in the kernel, shown in maps as [anon:TEXT]; where it cannot, write a page behind the range."""
+        if not self._header:
+            raise TallyError(f"range of {self.owner} has no place for a tag", "give the tag when allocating it")
+        data = text.encode("utf-8")
+        plain = text.isascii() and text.isprintable() and not set(text) & set("\\`$[]")
+        size = self.length + self._header
+        self._named = plain and len(data) <= ANON_NAME_LIMIT and _name_memory(self.start, size, data)
+        if not self._named:
+            block = tag_block(data, self._header)
+            self._mapping[self.length : self.length + len(block)] = block
+
+    def read_tag(self) -> Measurement:
+        if not self._header:
+            return unavailable(None, "tag of the range", "the range was allocated without a tag")
+        if self._freed:
+            return unavailable(None, "tag of the range", "the range was freed")
+        if not self._named:
+            method = "header page mapped behind the range"
+            return parse_tag(bytes(self._mapping[self.length : self.length + self._header]), method)
+        method = "name of the anonymous memory at the range's address in /proc/self/maps"
+        try:
+            here = [entry for entry in _proc.maps(os.getpid()) if entry.start <= self.start < entry.end]
+        except Unreadable as error:
+            return unavailable(None, method, error.message)
+        if not here or not here[0].path.startswith("[anon:"):
+            return unavailable(None, method, "no named anonymous memory lies there")
+        return measured(here[0].path.removeprefix("[anon:").removesuffix("]"), None, method)
+
+    def mapped(self) -> Measurement:
+        """1 while memory marked as this range's lies at its addresses. Live ranges that took them since do not count."""
+        method = "overlap with /proc/self/smaps entries marked dd, without other live ranges"
+        end = self.start + self.length
+        try:
+            pid = os.getpid()
+            here = [entry for entry in _proc.maps(pid) if entry.start < end and entry.end > self.start]
+            if not here or not self._remainder([(entry.start, entry.end) for entry in here]):
+                return measured(0, "flag", method)
+            if not self._marked:
+                return measured(1, "flag", "overlap with /proc/self/maps; the kernel refused the mark")
+            uses = [use for use in _proc.smaps(pid) if use.mapping.start < end and use.mapping.end > self.start]
+        except Unreadable as error:
+            return unavailable("flag", method, error.message)
+        if any(use.flags is None for use in uses):
+            return measured(1, "flag", "overlap with /proc/self/maps; smaps gives no VmFlags")
+        marked = [(use.mapping.start, use.mapping.end) for use in uses if "dd" in (use.flags or ())]
+        if self._remainder(marked):
+            return measured(1, "flag", method)
+        return measured(0, "flag", method, detail="another mapping has taken the addresses since")
+
+    def _remainder(self, spans: list[tuple[int, int]]) -> int:
+        """Bytes of this range's addresses in `spans` that no other live range covers."""
+        end = self.start + self.length
+        total = 0
+        others = [other for other in LIVE if other is not self and other.space == "host"]
+        for low, high in spans:
+            low, high = max(low, self.start), min(high, end)
+            covered = sum(
+                max(0, min(high, other.start + _mapped_length(other)) - max(low, other.start)) for other in others
+            )
+            total += max(0, high - low - covered)
+        return total
+
+
+class SharedRange(_HostRange):
+    """Shared memory: a memfd mapped MAP_SHARED, which the kernel counts as RssShmem and shows by name in maps.
+
+    The file is known by its inode, so a second mapping of it anywhere in the process counts as mapped too.
+    """
+
+    def __init__(self, length: int, *, owner: str, tag: str | None = None) -> None:
+        name = OWNER_PREFIX + owner if tag is None else TAG_PREFIX + tag
+        # A name over the limit is cut only when it is a label for people; a tag must come back as it was given.
+        encoded = name.encode("utf-8") if tag is not None else name.encode("utf-8")[:MEMFD_NAME_LIMIT]
+        if len(encoded) > MEMFD_NAME_LIMIT or "\x00" in name or name.endswith(" (deleted)"):
+            raise TallyError(
+                f"tag of {owner} cannot be a memfd name: at most {MEMFD_NAME_LIMIT - len(TAG_PREFIX)} bytes, no NUL,"
+                " and no ending ' (deleted)'",
+                "shorten the lineage",
+            )
+        rounded = round_up(length, PAGE)
+        try:
+            descriptor = os.memfd_create(encoded.decode("utf-8", "ignore"), os.MFD_CLOEXEC)
+        except OSError as error:
+            raise AllocationFailed(f"no shared memory for {owner}: memfd_create: {error.strerror}") from error
+        try:
+            os.ftruncate(descriptor, rounded)
+            mapping = _map(descriptor, rounded, mmap.MAP_SHARED, owner)
+            state = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)  # the mapping keeps a duplicate of its own until it is closed
+        super().__init__(mapping, SHARED_MEMORY, length, rounded, owner)
+        self.inode = state.st_ino
+        self._tagged = tag is not None
+
+    def tag(self, text: str) -> None:
+        """A memfd's name is given at its creation: only the tag that it already carries is accepted."""
+        if self.read_tag().value != text:
+            raise TallyError(
+                f"range of {self.owner} is shared memory, whose tag is its name", "give the tag when allocating it"
+            )
+
+    def read_tag(self) -> Measurement:
+        method = "name of the memfd at the range's address in /proc/self/maps"
+        if not self._tagged:
+            return unavailable(None, method, "the range was allocated without a tag")
+        try:
+            here = [entry for entry in _proc.maps(os.getpid()) if entry.start <= self.start < entry.end]
+        except Unreadable as error:
+            return unavailable(None, method, error.message)
+        prefix = f"/memfd:{TAG_PREFIX}"
+        if not here or here[0].inode != self.inode or not here[0].path.startswith(prefix):
+            return unavailable(None, method, "the range's memfd does not lie there")
+        return measured(here[0].path.removeprefix(prefix), None, method)
+
+    def mapped(self) -> Measurement:
+        method = "the range's memfd, by inode, in /proc/self/maps"
+        try:
+            entries = _proc.maps(os.getpid())
+        except Unreadable as error:
+            return unavailable("flag", method, error.message)
+        found = any(entry.inode == self.inode and entry.path.startswith("/memfd:") for entry in entries)
+        return measured(int(found), "flag", method)
+
+
+def return_freed_heap() -> bool:
+    """Have the C library give freed heap pages back (malloc_trim(3)); it keeps mid-size blocks otherwise.
+
+    False where the C library has no malloc_trim.
+    """
+    trim = getattr(_libc, "malloc_trim", None)
+    if trim is None:
+        return False
+    trim(0)
+    return True
+
+
+def _map(descriptor: int, length: int, flags: int, owner: str) -> mmap.mmap:
+    try:
+        return mmap.mmap(descriptor, length, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    except (OSError, OverflowError, ValueError) as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        hint = "is that much memory free, and does the limit on address space (ulimit -v) allow it?"
+        short = isinstance(error, OSError) and error.errno in (errno.ENOMEM, errno.EAGAIN)
+        raise AllocationFailed(
+            f"no mapping of {length} bytes for {owner}: {reason}", hint if short else None
+        ) from error
+
+
+def _name_memory(start: int, length: int, name: bytes) -> bool:
+    """Have the kernel show the memory as [anon:NAME] in maps; False where it was built without that."""
+    words = (ctypes.c_ulong(_PR_SET_VMA_ANON_NAME), ctypes.c_ulong(start), ctypes.c_ulong(length))
+    return _libc.prctl(_PR_SET_VMA, *words, ctypes.c_char_p(name)) == 0
+
+
+def _mapped_length(memory: MemoryRange) -> int:
+    return memory.length + (memory._header if isinstance(memory, PrivateRange) else 0)
