@@ -11,6 +11,7 @@ figure is not what it should be.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import platform
 import shutil
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 import transformers
+from safetensors.torch import load_file
 
 from adapters.qwen3_5_moe import Qwen35Moe
 from adapters.qwen3_5_moe.native import compare
@@ -40,11 +42,15 @@ from ledger.plan import Plan, freeze, parse_plan
 from ledger.reconcile import JUDGE_VERSION, Judgement
 from ledger.store import Store
 from realizer import engine
+from realizer.adapter import PlanHandle
 from realizer.checkpoint import Checkpoint, open_checkpoint
 from realizer.cli.realization import freezing
+from realizer.content import content_of
 from realizer.decode import load_fixture, save_fixture
 from realizer.drafting import DraftOptions, draft_plan
 from realizer.environment import observe_environment
+from realizer.loader import Loader
+from realizer.memory import Ranges
 
 PUBLISHED_BYTES = {
     "checkpoint-native-host": 8_636_596_224,
@@ -73,6 +79,10 @@ class Figures:
         line = {"name": name, "value": value, "expected": expected, "ok": held}
         self.lines.append(line)
         print(json.dumps(line), flush=True)
+
+    def judge(self, name: str, value: float | None, limit: str, held: bool, *, judged: bool) -> None:
+        """A figure with a limit, which binds where `judged`."""
+        self.add(name, value, limit if judged else None, held if judged else None)
 
     @property
     def failed(self) -> list[str]:
@@ -192,8 +202,9 @@ def report(figures: Figures, form: str, plan: Plan, events: list[Event], judgeme
         name = f"{form}.{body.materialization_id}.{body.phase}"
         add(f"{name}.region_mapped", body.region_mapped.value, 0)
         ratio = body.ratio.value
+        enough = ratio is not None and ratio >= GIVE_BACK
         judged = body.phase == "after-release" and not tiny
-        add(f"{name}.give_back", ratio, ok=(ratio is not None and ratio >= GIVE_BACK) if judged else None)
+        figures.judge(f"{name}.give_back", ratio, f"at least {GIVE_BACK}", enough, judged=judged)
     peaks(figures, form, plan, of("memory.sampled"))
     for body in of("decode.ran"):
         name = f"{form}.{body.phase}.{body.mode}" + ("" if body.repetition is None else f".{body.repetition}")
@@ -211,10 +222,8 @@ def peaks(figures: Figures, form: str, plan: Plan, samples: list[Any]) -> None:
     window = sum(m.expected_bytes for m in plan.document.materializations if m.role == "staging")
     limit = round(window * 1.1) + 64 * MIB
     grown = highest - baseline
-    if form == "streamed" and torch.cuda.is_available():
-        figures.add(f"{form}.host_peak_over_baseline", grown, f"at most {limit}", ok=grown <= limit)
-    else:
-        figures.add(f"{form}.host_peak_over_baseline", grown)
+    judged = form == "streamed" and torch.cuda.is_available()
+    figures.judge(f"{form}.host_peak_over_baseline", grown, f"at most {limit}", grown <= limit, judged=judged)
     for body in samples:
         for key, found in sorted(body.cuda.items()):
             if key.endswith((".allocated", ".reserved", ".peak", ".process")) or key in ("host_pool", "pinned_ranges"):
@@ -262,6 +271,65 @@ def against_transformers(figures: Figures, checkpoint: Checkpoint, device: torch
     figures.add("transformers.block_agreement", comparison.block_agreement)
 
 
+def load_rates(figures: Figures, checkpoint: Checkpoint, device: str, tiny: bool) -> None:
+    """The block streamed into device memory, page cache warm, from mapping the window to giving it back; the same with
+    content verified; and safetensors' own loader of the same files beside it."""
+    on_gpu = torch.device(device).type == "cuda"
+    plan = parse_plan(draft_plan(checkpoint, Qwen35Moe, observe_environment(), DraftOptions(device, "streamed")))
+    seconds: dict[str, float] = {}
+    for what, verified in (("warming", False), ("load", False), ("load_verified", True)):
+        started = time.perf_counter()
+        loaded = _load(plan, checkpoint, device, on_gpu, verified)
+        seconds[what] = time.perf_counter() - started
+        settled(torch.device(device))
+    figures.add("load.seconds", round(seconds["load"], 3))
+    figures.add("load.gb_per_second", round(loaded / seconds["load"] / 1e9, 3))
+    ratio = seconds["load_verified"] / seconds["load"]
+    figures.judge("load.verified_over_plain", round(ratio, 3), "at most 3", ratio <= 3, judged=not tiny)
+    started = time.perf_counter()
+    held = [load_file(shard.path, device=device) for shard in checkpoint.files]
+    if on_gpu:
+        torch.cuda.synchronize()
+    peer = time.perf_counter() - started
+    size = sum(tensor.numel() * tensor.element_size() for tensors in held for tensor in tensors.values())
+    del held
+    settled(torch.device(device))
+    figures.add("load_file.gb_per_second", round(size / peer / 1e9, 3))
+    times = (loaded / seconds["load"]) / (size / peer)
+    figures.judge("load.times_load_file", round(times, 2), "at least 5", times >= 5, judged=on_gpu and not tiny)
+
+
+def _load(plan: Plan, checkpoint: Checkpoint, device: str, on_gpu: bool, verified: bool) -> int:
+    """Weights and banks brought in through their rings, and everything given back; the tensors' bytes."""
+    adapter, loader, ranges = Qwen35Moe(PlanHandle(plan), checkpoint), Loader(checkpoint, digests=verified), Ranges()
+    loaded = 0
+    for planned in plan.document.materializations:
+        if planned.role not in ("staging", "required_residency"):
+            continue
+        made = adapter.layout(planned.id)
+        kind = plan.memory_resources[planned.memory_resource_id].kind
+        memory = ranges.allocate(
+            kind,
+            made.length,
+            owner=planned.id,
+            device=device if kind == "accelerator-vram" else None,
+            pinned=on_gpu and planned.role == "staging",
+        )
+        adapter.realize(planned.id, memory, loader)
+        if planned.role == "staging":
+            continue
+        loaded += made.bytes
+        if verified and content_of(adapter, planned.id, memory, loader).differing:
+            raise RuntimeError(f"{planned.id} differs from its source")
+    for memory in list(ranges):
+        if plan.materializations[memory.owner].role == "staging":
+            adapter.release(memory.owner)
+            ranges.free(memory)
+    if on_gpu:
+        torch.cuda.synchronize()
+    return loaded
+
+
 def machine(figures: Figures, device: torch.device) -> None:
     figures.add("machine.python", platform.python_version())
     figures.add("machine.torch", torch.__version__)
@@ -272,7 +340,8 @@ def machine(figures: Figures, device: torch.device) -> None:
 
 
 def settled(device: torch.device) -> None:
-    """Between parts: nothing of the last stays on the device."""
+    """Between parts: nothing of the last stays in memory."""
+    gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.empty_cache()
@@ -306,10 +375,13 @@ def main() -> int:
                 run_id, judgement = realise(store, plan, checkpoint, reference)
             settled(device)
             report(figures, form, plan, list(store.events(run_id)), judgement, arguments.tiny)
+            modes = sorted({event.body.mode for event in store.events(run_id) if event.type == "decode.ran"})
+            figures.add(f"{form}.modes", modes, ["cuda-graph", "eager"] if device.type == "cuda" else ["eager"])
             evidence = export_run(store, run_id)
             (arguments.out / f"{form}.evidence.json").write_bytes(evidence)
             figures.add(f"{form}.evidence.bytes", len(evidence))
             figures.add(f"{form}.evidence.status", verify(evidence).status, "valid-unanchored")
+    load_rates(figures, checkpoint, arguments.device, arguments.tiny)
     if not arguments.skip_transformers:
         with timed(figures, "transformers"):
             against_transformers(figures, checkpoint, device, arguments.tiny)
