@@ -4,7 +4,9 @@ import gc
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from adapters.qwen3_5_moe import Qwen35Moe, layout
-from adapters.qwen3_5_moe.planning import BASELINE, MUTABLE, REST, ROUTED
+from adapters.qwen3_5_moe.graph import DecodeGraph
+from adapters.qwen3_5_moe.planning import BASELINE, MUTABLE, REST, ROUTED, _numbers
+from adapters.qwen3_5_moe.repack import TORCH_DTYPES
 from adapters.qwen3_5_moe.shape import TINY, BlockShape
 from adapters.qwen3_5_moe.synth import write_checkpoint
 from adapters.qwen3_5_moe.unplanned import Source, assemble
 from ledger.canonical import r1_file
 from ledger.errors import CheckpointError, NotFound, RealizationFailed, TallyError
-from ledger.plan import TALLY_SCHEMA, Plan, parse_plan
+from ledger.plan import TALLY_SCHEMA, Plan, keys_digest, parse_plan
 from realizer.adapter import DraftRequest, PlanHandle, ReferenceFixture
 from realizer.checkpoint import Checkpoint, open_checkpoint
 from realizer.loader import Loader, range_digests
@@ -269,6 +273,65 @@ def test_the_state_lies_in_the_planned_range_and_nowhere_else(checkpoint: Checkp
     )
 
 
+class GraphStandIn:
+    """In place of torch.cuda's graphs where there is no GPU: replaying runs the step again. Only the bookkeeping around
+    a capture is exercised; that a capture is possible at all is for tests without values and for a GPU to show."""
+
+    step: Any = None
+
+    def replay(self) -> None:
+        type(self).step()
+
+
+def capture(monkeypatch: pytest.MonkeyPatch, run: Realised) -> DecodeGraph:
+    """The block's step as a graph, with torch.cuda stood in for."""
+
+    class Stream:
+        def __init__(self, **_: Any) -> None: ...
+        def wait_stream(self, _: Any) -> None: ...
+        def synchronize(self) -> None: ...
+
+    for name, stand_in in (
+        ("Stream", Stream),
+        ("current_stream", lambda _: Stream()),
+        ("stream", lambda _: nullcontext()),
+        ("CUDAGraph", GraphStandIn),
+        ("graph", lambda _, **__: nullcontext()),
+        ("synchronize", lambda _: None),
+        ("empty_cache", lambda: None),
+    ):
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
+    io = {
+        place.name: torch.full(place.shape, 7, dtype=TORCH_DTYPES[place.dtype])
+        for place in layout.graph_io(run.adapter.shape).places
+    }
+    made = DecodeGraph(run.adapter.model, io)
+    GraphStandIn.step = made._run
+    return made
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_a_replayed_step_is_the_eager_one(
+    checkpoint: Checkpoint, realised: Any, monkeypatch: pytest.MonkeyPatch, start: int
+) -> None:
+    plan = parsed(document(checkpoint, start_layer=start))
+    fixture = Qwen35Moe.reference(plan, checkpoint, None, [])
+    run = realised(plan)
+    run.adapter._graph = capture(monkeypatch, run)
+    assert all(tensor.abs().sum() == 0 for tensor in run.adapter.model.state.values())
+    assert run.adapter.decode_modes() == ("eager", "cuda-graph")
+    run.adapter.prefill(fixture)
+    run.adapter.save_baseline()
+    for mode in ("cuda-graph", "eager", "cuda-graph"):
+        run.adapter.restore_baseline()
+        step = run.adapter.decode(fixture, mode)
+        assert torch.equal(step.input, fixture.tensors["decode.input"])
+        assert torch.equal(step.output, fixture.tensors["decode.output"])
+    run.adapter._graph = None
+    GraphStandIn.step = None
+
+
 # --- drafting and reading plans -----------------------------------------------------------------------------------
 
 
@@ -303,8 +366,6 @@ def test_a_draft_for_a_gpu_adds_the_graphs_own_buffers_as_optional(checkpoint: C
 @pytest.mark.parametrize("shape", [TINY, MIDDLE, replace(TINY, end=1)])
 def test_selections_match_the_keys_they_count(checkpoint: Checkpoint, shape: BlockShape) -> None:
     made = parsed(document(checkpoint, start_layer=shape.start, end_layer=shape.end))
-    from ledger.plan import keys_digest
-
     for unit in made.document.logical_state_units:
         if unit.selection is not None:
             keys = [key for key in checkpoint.tensors if unit.selection.matches(key)]
@@ -312,10 +373,6 @@ def test_selections_match_the_keys_they_count(checkpoint: Checkpoint, shape: Blo
 
 
 def test_layer_patterns_match_their_range_and_nothing_else() -> None:
-    from fnmatch import fnmatchcase
-
-    from adapters.qwen3_5_moe.planning import _numbers
-
     for start, stop in ((0, 1), (0, 19), (3, 9), (7, 40), (10, 11), (19, 21), (0, 100)):
         patterns = list(_numbers(range(start, stop)))
         matched = [number for number in range(130) if any(fnmatchcase(str(number), p) for p in patterns)]
