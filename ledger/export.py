@@ -23,6 +23,10 @@ from ledger.plan import Plan, parse_plan
 from ledger.store import Store
 
 
+_SIGNS = tuple(f'"type":"{body.TYPE}"' for body in (RunOpened, RunClosed, VerdictRecorded))
+"""How the events that say how a run went are told without parsing all: in a body's strings quotes are escaped."""
+
+
 def export_run(store: Store, run_id: str, key: Ed25519PrivateKey | None = None, *, attach: bool = False) -> bytes:
     """The evidence file of a run; signed when a key is given; with `attach`, documents that events refer to are in it.
 
@@ -162,7 +166,7 @@ def _survey(store: Store, size: int) -> _Survey:
         text = place.envelope
         if '"type":"plan.frozen"' in text:
             survey.recorded[place.position] = place
-        elif '"type":"run.' in text or '"type":"verdict.recorded"' in text:
+        elif any(sign in text for sign in _SIGNS):
             _note(survey, place, read_event(text))
     if survey.size != size:
         raise LedgerBroken(f"the ledger holds {survey.size} of the {size} events that it should", "run `tally verify`")
