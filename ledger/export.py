@@ -22,7 +22,6 @@ from ledger.merkle import HASH_BYTES, Frontier, inclusion_proofs
 from ledger.plan import Plan, parse_plan
 from ledger.store import Store
 
-
 _SIGNS = tuple(f'"type":"{body.TYPE}"' for body in (RunOpened, RunClosed, VerdictRecorded))
 """How the events that say how a run went are told without parsing all: in a body's strings quotes are escaped."""
 
