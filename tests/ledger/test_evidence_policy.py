@@ -92,3 +92,11 @@ def test_an_absent_or_garbled_policy_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(PolicyError, match="not TOML"):
         read_policy(tmp_path / "bytes.toml")
+
+
+def test_the_documentation_lists_every_requirement() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "trust.md").read_text(encoding="utf-8")
+    for name, demand in NAMES.items():
+        assert f"| `{name}` | {demand} |" in text
+    assert "| `assurance=LEVEL` |" in text
+    assert "| `plan=sha256:...` |" in text
