@@ -1,0 +1,179 @@
+"""What only a ledger on PostgreSQL can meet: roles, truncation, other programs' tables, passwords, columns compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ledger import canonical, schema
+from ledger.database import PostgresDatabase, hide_password
+from ledger.errors import LedgerError
+from ledger.events import uuid7
+from ledger.maintenance import backup, check
+from ledger.migrate import upgrade
+from ledger.query import run_query
+from ledger.store import Store
+from tests.builders.ledgers import record_run, small_drafts
+
+
+@pytest.fixture
+def database(postgres: Callable[[], str]) -> str:
+    return postgres()
+
+
+def as_owner(location: str, *statements: str) -> list[Any]:
+    """Run statements as the ledger's owner, outside the store; the last one's rows."""
+    import psycopg
+
+    rows: list[Any] = []
+    with psycopg.connect(location.replace("+psycopg", ""), autocommit=True) as connection:
+        for statement in statements:
+            cursor = connection.execute(statement)
+            rows = cursor.fetchall() if cursor.description else []
+    return rows
+
+
+def current_schema(location: str) -> str:
+    return str(as_owner(location, "SELECT current_schema()")[0][0])
+
+
+def test_the_documented_role_appends_and_can_do_no_more(database: str) -> None:
+    with Store.open(database, write=True, create=True) as store:
+        record_run(store)
+    role, login = f"writers_{current_schema(database)}", f"login_{current_schema(database)}"
+    as_owner(
+        database, *schema.postgres_role(role, current_schema(database)), f"CREATE ROLE {login} LOGIN IN ROLE {role}"
+    )
+    restricted = database.replace("postgres:@", f"{login}:@").replace("//postgres@", f"//{login}@")
+    assert login in restricted
+    with Store.open(restricted, write=True) as store:
+        run_id = uuid7()
+        store.append(run_id, 0, small_drafts(run_id, 3))
+        store.put_blob(b"x", "text/plain")
+        store.put_checkpoint(3, "0" * 64, "note")
+        assert len(store.runs()) == 2
+        before = list(store.recorded())
+        for statement in (
+            "UPDATE events SET hash = hash",
+            "DELETE FROM events",
+            "TRUNCATE events",
+            "TRUNCATE events, blobs, checkpoints, ledger CASCADE",
+            "DROP TABLE events CASCADE",
+            "DROP TRIGGER events_no_change ON events",
+            "ALTER TABLE events DISABLE TRIGGER ALL",
+            "ALTER TABLE events ADD COLUMN x int",
+            "CREATE TRIGGER x BEFORE INSERT ON events FOR EACH ROW EXECUTE FUNCTION ledger_guard_event()",
+            "CREATE OR REPLACE FUNCTION ledger_guard_event() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+            "SET session_replication_role = replica",
+            "UPDATE blobs SET media_type = 'x'",
+            "DELETE FROM checkpoints",
+            "UPDATE ledger SET origin = 'x'",
+            f"UPDATE {schema.VERSION_TABLE} SET version_num = '9'",
+        ):
+            with pytest.raises(LedgerError), store.base.transaction() as transaction:
+                transaction.execute(statement)
+        assert list(store.recorded()) == before
+    assert run_query(restricted, "SELECT count(*) AS n FROM runs", {}).rows == [(2,)]
+    found = check(restricted)
+    assert (found["role_may_change_events"], found["problems"]) == (False, [])
+    with pytest.raises(LedgerError):
+        Store.open(f"{restricted}x", write=True)
+
+
+def test_the_owner_is_stopped_by_the_guards(database: str) -> None:
+    import psycopg
+
+    with Store.open(database, write=True, create=True) as store:
+        record_run(store)
+        before = list(store.recorded())
+    for statement in (
+        "TRUNCATE events",
+        "TRUNCATE ledger, events, blobs, checkpoints",
+        "DELETE FROM events",
+        "INSERT INTO events (position, envelope, hash) SELECT position, envelope, hash FROM events"
+        " ON CONFLICT (position) DO UPDATE SET hash = 'x'",
+    ):
+        with pytest.raises(psycopg.Error):
+            as_owner(database, statement)
+    with Store.open(database) as store:
+        assert list(store.recorded()) == before
+
+
+@pytest.mark.parametrize("table", ["events", "blobs", schema.VERSION_TABLE])
+def test_another_programs_tables_are_left_alone(database: str, table: str) -> None:
+    as_owner(database, f"CREATE TABLE {table} (x int)", f"INSERT INTO {table} VALUES (1)")
+    with pytest.raises(LedgerError, match=f"holds another program's tables: {table}"):
+        Store.open(database, write=True, create=True)
+    for attempt in (lambda: Store.open(database), lambda: check(database), lambda: upgrade(database)):
+        with pytest.raises(LedgerError, match="no ledger in"):
+            attempt()
+    tables = as_owner(database, "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace")
+    assert tables == [(table,)]
+
+
+def test_a_newer_ledger_is_refused(database: str) -> None:
+    Store.open(database, write=True, create=True).close()
+    as_owner(database, f"UPDATE {schema.VERSION_TABLE} SET version_num = '0099'")
+    for attempt in (
+        lambda: Store.open(database),
+        lambda: Store.open(database, write=True, create=True),
+        lambda: run_query(database, "SELECT 1", {}),
+        lambda: check(database),
+        lambda: upgrade(database),
+    ):
+        with pytest.raises(LedgerError, match="schema 99; this program knows up to"):
+            attempt()
+
+
+def test_a_server_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(LedgerError, match="cannot connect to ledger") as raised:
+        Store.open("postgresql+psycopg://me:hunter2@127.0.0.1:1/nowhere")
+    assert "\n" not in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_passwords_are_not_shown() -> None:
+    shown = hide_password("postgresql+psycopg://me:hunter2@host/db?sslmode=require")
+    assert shown == "postgresql+psycopg://me:***@host/db?sslmode=require"
+    assert hide_password("postgresql://host/db?password=hunter2&user=x") == "postgresql://host/db?password=***&user=x"
+    assert hide_password("folder/tally.db") == "folder/tally.db"
+
+
+def test_a_backup_is_postgresqls_own_business(database: str, tmp_path: Any) -> None:
+    Store.open(database, write=True, create=True).close()
+    with pytest.raises(LedgerError, match="PostgreSQL's own tools") as raised:
+        backup(database, tmp_path / "x.db")
+    assert "tally db copy" in str(raised.value)
+
+
+def test_a_server_that_goes_away_is_an_error_and_a_later_append_works(database: str) -> None:
+    run_id = uuid7()
+    with Store.open(database, write=True, create=True) as store:
+        store.append(run_id, 0, small_drafts(run_id, 1))
+        assert isinstance(store.base, PostgresDatabase)
+        as_owner(
+            database,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+            " AND backend_type = 'client backend'",
+        )
+        drafts = small_drafts(run_id, 1, start=1)
+        with pytest.raises(LedgerError):
+            store.append(run_id, 1, drafts)
+        store.append(run_id, 1, drafts)
+        with pytest.raises(LedgerError):
+            store.size()
+        assert store.size() == 2
+
+
+def test_stored_columns_are_those_of_sqlite(database: str, tmp_path: Any) -> None:
+    from ledger.maintenance import copy
+
+    with Store.open(tmp_path / "tally.db", write=True, create=True) as store:
+        record_run(store)
+        rows = list(store.rows())
+    copy(tmp_path / "tally.db", database)
+    with Store.open(database) as store:
+        assert list(store.rows()) == rows
+        assert all(row[2] == canonical.event_hash(row[1]) for row in rows)
