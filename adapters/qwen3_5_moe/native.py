@@ -58,37 +58,36 @@ def _config(shape: BlockShape) -> Qwen3_5MoeTextConfig:
     return config
 
 
+DELTA_NET = ("in_proj_qkv", "in_proj_z", "out_proj", "in_proj_a", "in_proj_b")
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+EXPERT = ("gate_proj", "up_proj", "down_proj")
+
+
 def _parameters(shape: BlockShape, layer: int, source: Source, device: torch.device) -> dict[str, torch.Tensor]:
     """A decoder layer's parameters under transformers' names, on `device`; the experts fused as its module wants them."""
     at = layer_prefix(layer)
-    parameters = {}
-
-    def plainly(key: str) -> torch.Tensor:
-        return source(key).to(device)
 
     def weight(projection: str) -> torch.Tensor:
-        return dequantise(source, projection, device)
+        return dequantise(source, f"{at}{projection}", device)
 
-    mixer = "self_attn" if shape.full_attention(layer) else "linear_attn"
-    projections: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
-    if mixer == "linear_attn":
-        projections = ("in_proj_qkv", "in_proj_z", "out_proj", "in_proj_a", "in_proj_b")
-        for plain in ("A_log", "dt_bias", "conv1d.weight", "norm.weight"):
-            parameters[f"{mixer}.{plain}"] = plainly(f"{at}{mixer}.{plain}")
+    if shape.full_attention(layer):
+        quantised = [f"self_attn.{name}" for name in ATTENTION]
+        plain = ["self_attn.q_norm.weight", "self_attn.k_norm.weight"]
     else:
-        for plain in ("q_norm.weight", "k_norm.weight"):
-            parameters[f"{mixer}.{plain}"] = plainly(f"{at}{mixer}.{plain}")
-    for projection in projections:
-        parameters[f"{mixer}.{projection}.weight"] = weight(f"{at}{mixer}.{projection}")
-    for plain in ("input_layernorm", "post_attention_layernorm", "mlp.gate", "mlp.shared_expert_gate"):
-        parameters[f"{plain}.weight"] = plainly(f"{at}{plain}.weight")
-    for projection in ("gate_proj", "up_proj", "down_proj"):
-        parameters[f"mlp.shared_expert.{projection}.weight"] = weight(f"{at}mlp.shared_expert.{projection}")
-    experts = [f"{at}mlp.experts.{expert}." for expert in range(shape.experts)]
-    parameters["mlp.experts.gate_up_proj"] = torch.stack(
-        [torch.cat((weight(f"{e}gate_proj"), weight(f"{e}up_proj"))) for e in experts]
+        quantised = [f"linear_attn.{name}" for name in DELTA_NET]
+        plain = [f"linear_attn.{name}" for name in ("A_log", "dt_bias", "conv1d.weight", "norm.weight")]
+    quantised += [f"mlp.shared_expert.{name}" for name in EXPERT]
+    plain += [
+        f"{name}.weight"
+        for name in ("input_layernorm", "post_attention_layernorm", "mlp.gate", "mlp.shared_expert_gate")
+    ]
+    parameters = {name: source(f"{at}{name}").to(device) for name in plain}
+    parameters |= {f"{name}.weight": weight(name) for name in quantised}
+    gate, up, down = (
+        torch.stack([weight(f"mlp.experts.{expert}.{name}") for expert in range(shape.experts)]) for name in EXPERT
     )
-    parameters["mlp.experts.down_proj"] = torch.stack([weight(f"{e}down_proj") for e in experts])
+    parameters["mlp.experts.gate_up_proj"] = torch.cat((gate, up), dim=1)
+    parameters["mlp.experts.down_proj"] = down
     return parameters
 
 

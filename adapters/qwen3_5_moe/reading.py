@@ -17,6 +17,8 @@ from realizer.adapter import Layout, TensorPlace
 from realizer.checkpoint import Checkpoint
 
 PAGE = 4096
+MOST_NAMED = 10
+"""Tensors named one by one when a checkpoint does not fit: another model's may differ in tens of thousands."""
 
 DEFAULTS: Mapping[str, int] = {
     "start_layer": PUBLISHED.start,
@@ -41,8 +43,8 @@ def options_of(given: Mapping[str, Any]) -> dict[str, int]:
     options = dict(DEFAULTS)
     for name, value in given.items():
         try:
-            options[name] = int(value)
-        except (TypeError, ValueError) as error:
+            options[name] = int(str(value))  # as a plan or a command line gives it; 1.5 and true are no integers
+        except ValueError as error:
             raise TallyError(f"option {name} is {value!r}, not an integer") from error
         if options[name] < (name != "start_layer"):
             raise TallyError(f"option {name} is {options[name]}, too small")
@@ -53,8 +55,9 @@ def options_from(plan: Plan) -> dict[str, int]:
     """The plan's options; the R1 dialect says the layers in its adapter data, and the rest is as published."""
     if plan.document.adapter is not None:
         return options_of(plan.document.adapter.options)
-    spec = plan.document.adapter_data.get("spec", {})
-    return options_of({name: spec[name] for name in ("start_layer", "end_layer") if name in spec})
+    spec = plan.document.adapter_data.get("spec")
+    named = spec if isinstance(spec, dict) else {}
+    return options_of({name: named[name] for name in ("start_layer", "end_layer") if name in named})
 
 
 def shape_for(checkpoint: Checkpoint, options: Mapping[str, int]) -> BlockShape:
@@ -77,16 +80,16 @@ def mismatches(shape: BlockShape, checkpoint: Checkpoint) -> Iterator[str]:
         entry = checkpoint.tensors.get(tensor.key)
         if entry is None:
             yield f"tensor {tensor.key!r} is not in the checkpoint"
-        elif (entry.dtype, entry.shape) != (tensor.dtype, tensor.shape) and not _gate_in_f32(tensor, entry.dtype):
+        elif entry.shape != tensor.shape or entry.dtype not in _dtypes(tensor):
             yield (
                 f"tensor {tensor.key!r} is {entry.dtype} {list(entry.shape)}, expected {tensor.dtype} "
                 f"{list(tensor.shape)}"
             )
 
 
-def _gate_in_f32(tensor: DiskTensor, found: str) -> bool:
-    """Some checkpoints keep the decay's parameters in F32, which is what the layout holds anyway."""
-    return found == "F32" and tensor.key.endswith((".A_log", ".dt_bias"))
+def _dtypes(tensor: DiskTensor) -> tuple[str, ...]:
+    """What a tensor may be on disk: some checkpoints keep the decay's parameters in F32, which the layout holds anyway."""
+    return (tensor.dtype, "F32") if tensor.key.endswith((".A_log", ".dt_bias")) else (tensor.dtype,)
 
 
 @dataclass(frozen=True)
@@ -140,15 +143,18 @@ class Reading:
     def violations(self, checkpoint: Checkpoint) -> list[tuple[str, str]]:
         """Everything that speaks against carrying the plan out, with the plan part that it is about."""
         return [
-            *((self._unit(), problem) for problem in mismatches(self.shape, checkpoint)),
+            *self._tensors(checkpoint),
             *self._parts(),
             *self._selections(),
             *self._widths(checkpoint),
         ]
 
-    def _unit(self) -> str:
-        part = self.one(layout.NATIVE)
-        return part.logical_state_id if part is not None else "model"
+    def _tensors(self, checkpoint: Checkpoint) -> Iterator[tuple[str, str]]:
+        """The first few tensors that are not as they should be, and how many more."""
+        problems = list(mismatches(self.shape, checkpoint))
+        yield from (("checkpoint", problem) for problem in problems[:MOST_NAMED])
+        if len(problems) > MOST_NAMED:
+            yield "checkpoint", f"{len(problems) - MOST_NAMED} more tensors are absent or of another dtype or shape"
 
     def _parts(self) -> Iterator[tuple[str, str]]:
         for planned in self.plan.document.materializations:

@@ -462,6 +462,10 @@ def test_options_are_checked(checkpoint: Checkpoint) -> None:
         document(checkpoint, windows=1)
     with pytest.raises(TallyError, match="too small"):
         document(checkpoint, pages=0)
+    with pytest.raises(TallyError, match="not an integer"):
+        document(checkpoint, pages=1.5)  # type: ignore[arg-type]
+    with pytest.raises(TallyError, match="not an integer"):
+        document(checkpoint, pages=True)
     with pytest.raises(CheckpointError, match="layers 0 to 5 of 4"):
         document(checkpoint, end_layer=5)
 
@@ -488,9 +492,22 @@ def test_a_tensor_of_another_shape_is_named(checkpoint: Checkpoint) -> None:
     plan = parsed(document(checkpoint))
     found = Qwen35Moe(PlanHandle(plan), replace(checkpoint, tensors=tensors)).violations()
     assert [text for _, text in found if key in text and "[1, 1024]" in text]
+    gates = [name for name in tensors if name.endswith(".A_log")]
+    tensors[gates[0]] = tensors[gates[0]]._replace(dtype="F32", shape=(1,))
+    tensors[gates[1]] = tensors[gates[1]]._replace(dtype="F16")
+    found = Qwen35Moe(PlanHandle(plan), replace(checkpoint, tensors=tensors)).violations()
+    assert all(any(gate in text for _, text in found) for gate in gates[:2])
     del tensors[key]
     found = Qwen35Moe(PlanHandle(plan), replace(checkpoint, tensors=tensors)).violations()
     assert [text for _, text in found if key in text and "not in the checkpoint" in text]
+
+
+def test_another_models_tensors_are_counted_and_not_all_named(checkpoint: Checkpoint) -> None:
+    plan = parsed(document(checkpoint))
+    found = Qwen35Moe(PlanHandle(plan), replace(checkpoint, tensors={})).violations()
+    named = [text for subject, text in found if subject == "checkpoint"]
+    assert len(named) == 11
+    assert "more tensors" in named[-1]
 
 
 def test_prompts_are_checked(checkpoint: Checkpoint) -> None:
