@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ledger.errors import CheckpointError
@@ -11,6 +11,8 @@ from ledger.errors import CheckpointError
 MODEL_TYPE = "qwen3_5_moe"
 GROUP = 16
 """Elements that share one FP8 scale in NVFP4."""
+MOST = 1 << 20
+"""Bound of every size: what is larger is a mistake, and would take memory before anybody noticed."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,22 @@ class BlockShape:
 
     def __post_init__(self) -> None:
         """Raises CheckpointError naming the first size that does not fit the layouts."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            least = 0 if field.name == "start" else 1
+            if isinstance(value, int) and not least <= value <= MOST:
+                raise CheckpointError(f"no block can have {field.name} {value}: it is to be from {least} to {MOST}")
         for what, held in (
             (
                 f"layers {self.start} to {self.end} of {self.model_layers}",
                 0 <= self.start < self.end <= self.model_layers,
             ),
-            (f"hidden size {self.hidden}, a multiple of {GROUP}", self.hidden % GROUP == 0 < self.hidden),
+            (f"hidden size {self.hidden}, a multiple of {GROUP}", self.hidden % GROUP == 0),
             (f"expert width {self.expert_width}, a multiple of {GROUP}", self.expert_width % GROUP == 0),
             (f"shared expert width {self.shared_width}, a multiple of {GROUP}", self.shared_width % GROUP == 0),
-            (f"top {self.top_k} of {self.experts} experts", 0 < self.top_k <= self.experts),
+            (f"rotary base {self.rope_theta}", 1 < self.rope_theta < float("inf")),
+            (f"RMS epsilon {self.rms_eps}", 0 < self.rms_eps < 1),
+            (f"top {self.top_k} of {self.experts} experts", self.top_k <= self.experts),
             (
                 f"{self.query_heads} query heads over {self.kv_heads} key-value heads",
                 self.query_heads % self.kv_heads == 0,
@@ -67,9 +76,8 @@ class BlockShape:
             ),
             (
                 f"rotary {self.rotary_dim} of head dimension {self.head_dim}",
-                0 < self.rotary_dim <= self.head_dim and self.rotary_dim % 2 == 0,
+                self.rotary_dim <= self.head_dim and self.rotary_dim % 2 == 0,
             ),
-            (f"{self.pages} pages of {self.page_tokens} tokens", self.pages > 0 and self.page_tokens > 0),
         ):
             if not held:
                 raise CheckpointError(f"no block can have {what}")
@@ -180,6 +188,8 @@ class BlockShape:
                 "another adapter may realise it",
             )
         rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+        if not isinstance(rope, Mapping):
+            raise CheckpointError(f"config.json's rope_parameters are no object: {rope!r:.80}")
         kept = text.get("hidden_act", "silu"), rope.get("rope_type", "default"), text.get("attention_bias", False)
         if kept != ("silu", "default", False):
             raise CheckpointError(
@@ -218,10 +228,10 @@ class BlockShape:
             )
         except KeyError as error:
             raise CheckpointError(f"config.json lacks {error.args[0]!r}") from error
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise CheckpointError(f"config.json has a size of the wrong kind: {error}") from error
         kinds = ["full_attention" if shape.full_attention(layer) else "linear_attention" for layer in range(layers)]
-        if list(text.get("layer_types") or kinds) != kinds:
+        if (text.get("layer_types") or kinds) != kinds:
             raise CheckpointError(f"config.json's layer_types are not full attention every {interval} layers")
         return shape
 

@@ -125,6 +125,15 @@ def test_config_round_trips_through_its_json(shape: BlockShape) -> None:
         ({"hidden_act": "gelu"}, "gelu"),
         ({"layer_types": ["full_attention"] * 4}, "layer_types"),
         ({"rope_parameters": {"rope_type": "default"}}, "rope_theta"),
+        ({"rope_parameters": [1]}, "no object"),
+        ({"rope_parameters": {"rope_theta": 0}}, "rotary base 0"),
+        ({"rms_norm_eps": float("nan")}, "epsilon nan"),
+        ({"full_attention_interval": 0}, "full_attention_interval 0"),
+        ({"num_key_value_heads": 0}, "kv_heads 0"),
+        ({"num_hidden_layers": 10**12}, "model_layers 1000000000000|end 1000000000000"),
+        ({"num_experts": -1}, "experts -1"),
+        ({"head_dim": float("inf")}, "wrong kind"),
+        ({"layer_types": 5}, "layer_types"),
     ],
 )
 def test_a_config_that_this_block_does_not_compute_is_refused(change: dict, message: str) -> None:
