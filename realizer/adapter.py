@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from realizer.memory import MemoryRange
 
 ENTRY_POINT_GROUP = "tallystick.adapters"
-RANGE_ALIGNMENT = 64
-"""Bytes. Tensors in a range start at multiples of it, so that vector loads and device copies are aligned."""
+RANGE_ALIGNMENT = 256
+"""Bytes. Tensors in a range start at multiples of it: vector loads and device copies are aligned, and cuBLAS, which picks
+its kernels by how far pointers are aligned up to 256 bytes, picks those that it picks for tensors on their own."""
 
 DTYPE_BITS = {
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "BOOL": 8, "U8": 8, "I8": 8,

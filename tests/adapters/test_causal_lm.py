@@ -68,7 +68,11 @@ class Carried:
             layout = self.adapter.layout(planned.id)
             assert (layout.representation, layout.bytes) == (planned.representation, planned.expected_bytes)
             kind = plan.memory_resources[planned.memory_resource_id].kind
-            self.memory[planned.id] = self.ranges.allocate(kind, layout.length, owner=planned.id)
+            device = "cuda:0" if kind == "accelerator-vram" else None
+            pinned = planned.streamed_bytes is not None and torch.cuda.is_available()
+            self.memory[planned.id] = self.ranges.allocate(
+                kind, layout.length, owner=planned.id, device=device, pinned=pinned
+            )
             self.claims[planned.id] = self.adapter.realize(planned.id, self.memory[planned.id], loader)
         for planned in plan.document.materializations:
             if planned.role == "staging":
@@ -479,3 +483,26 @@ def test_the_sample_model_is_exact_and_answers(staging: str) -> None:
     with carried(directory, staging, tokens=tokens, decode_steps=2, max_cache_length=64) as run:
         assert all(body.output.exact.value == 1 for body in run.decode())
         assert run.adapter.answer(PROMPT, 2).startswith(ANSWER)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+@pytest.mark.parametrize("staging", ["full", "streamed"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_on_a_gpu_every_tensor_lies_there_and_decode_is_exact(
+    models: dict[tuple[str, str], Path], family: str, staging: Any
+) -> None:
+    from realizer.environment import observe_environment
+
+    directory = models[family, "bfloat16"]
+    options = DraftOptions(device="cuda:0", staging=staging, adapter_options={"decode_steps": 4}, repetitions=2)
+    plan = freeze(parse_plan(draft_plan(open_checkpoint(directory), CausalLM, observe_environment(), options)))
+    fixture = CausalLM.reference(plan, open_checkpoint(directory), None, TOKENS)
+    assert fixture.provenance["device"] == "cuda:0"
+    run = Carried(plan, directory, fixture)
+    assert run.device == torch.device("cuda", 0)
+    assert {tensor.device for tensor in run.adapter.model.state_dict().values()} == {run.device}
+    assert all(body.output.exact.value == 1 for body in run.decode())
+    ranges = run.ranges
+    del run
+    gc.collect()
+    ranges.free_all()
