@@ -352,12 +352,7 @@ def _from_hub(repository: str, revision: str | None) -> Path:
 def read_directory(directory: Path) -> Checkpoint:
     """The checkpoint in a directory: config, then one file or an index with its shards, then every header checked."""
     config_bytes = _config_bytes(directory)
-    try:
-        config = canonical.decode(config_bytes, what=CONFIG_FILE)
-    except canonical.StrictJsonError as error:
-        raise CheckpointError(f"checkpoint: {error.message}", AGAIN) from error
-    if not isinstance(config, dict):
-        _refuse(directory / CONFIG_FILE, "is no JSON object")
+    config = _json_object(directory / CONFIG_FILE, config_bytes, "configuration")
     if (directory / SINGLE_FILE).is_file():
         shard, entries = read_header(directory / SINGLE_FILE)
         files, tensors = [shard], {entry.key: entry for entry in entries}
@@ -441,7 +436,7 @@ def _origin(directory: Path) -> tuple[str | None, str | None, str]:
     absolute = directory.absolute()
     match = _SNAPSHOT.match(absolute.parent.parent.name)
     if match and absolute.parent.name == "snapshots":
-        return match["repository"].replace("--", "/"), absolute.name, "hub cache path"
+        return match["repository"].replace("--", "/", 1), absolute.name, "hub cache path"
     return None, None, "directory"
 
 

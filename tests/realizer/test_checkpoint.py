@@ -110,9 +110,16 @@ def test_identity_says_where_it_came_from_only_when_something_says_so(tmp_path: 
 
 
 def test_the_hub_cache_path_says_repository_and_revision(tmp_path: Path) -> None:
-    snapshot = tmp_path / "models--some-org--a-model" / "snapshots" / "0123abcd"
-    checkpoint = open_checkpoint(write_checkpoint(snapshot, [TWO]))
-    assert (checkpoint.repository, checkpoint.revision) == ("some-org/a-model", "0123abcd")
+    for name, repository in (("some-org--a-model", "some-org/a-model"), ("o--a--b", "o/a--b"), ("gpt2", "gpt2")):
+        snapshot = tmp_path / f"models--{name}" / "snapshots" / "0123abcd"
+        checkpoint = open_checkpoint(write_checkpoint(snapshot, [TWO]))
+        assert (checkpoint.repository, checkpoint.revision) == (repository, "0123abcd")
+
+
+def test_a_configuration_may_hold_infinity(tmp_path: Path) -> None:
+    """Published configurations do (a limit that is none), though JSON has no such number."""
+    checkpoint = open_checkpoint(write_checkpoint(tmp_path, [TWO], {"time_step_limit": [0.0, float("inf")]}))
+    assert checkpoint.config["time_step_limit"][1] == float("inf")
 
 
 def test_offline_without_a_cached_copy_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +256,9 @@ def test_a_directory_without_what_is_needed(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"")
     assert "it holds pytorch_model.bin, which this version does not read" in refusal(tmp_path)
     (tmp_path / "config.json").write_text('{"a": 1, "a": 2}')
-    assert "occurs twice" in refusal(tmp_path)
+    assert "configuration names 'a' twice" in refusal(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    assert "configuration is no JSON object" in refusal(tmp_path)
 
 
 def sharded(tmp_path: Path) -> tuple[Path, dict[str, str]]:
