@@ -258,6 +258,22 @@ class LedgerCheckDocument(Document):
     facts: dict[str, Any]
 
 
+class Diagnosis(Document):
+    """One thing that was looked at; `problem` keeps runs from being recorded or observed as they should."""
+
+    state: Literal["ok", "note", "problem"]
+    subject: str
+    found: str
+    remedy: str | None
+
+
+class DoctorDocument(Document):
+    """`tally doctor`: everything that was looked at."""
+
+    format: Literal["tally.doctor/1"] = "tally.doctor/1"
+    diagnoses: list[Diagnosis]
+
+
 class UpgradeDocument(Document):
     """`tally db upgrade`: schema versions before and after."""
 

@@ -38,6 +38,7 @@ COMMANDS = {
     "pin": "ledgers:pin",
     "db": "ledgers:db",
     "synth": "synthesis:synth",
+    "doctor": "doctor:doctor",
 }
 """Command -> module of this package and the attribute in it, in the order of a run's life."""
 
@@ -49,6 +50,7 @@ EXTRAS = {
     "transformers": "realize",
     "safetensors": "realize",
     "huggingface_hub": "realize",
+    "pynvml": "realize",
     "numpy": "realize",
     "psycopg": "postgres",
     "datasette": "serve",
