@@ -12,23 +12,19 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 from ledger.events import Measurement, measured, unavailable
 from realizer.memory import Ranges, SharedRange
+from realizer.memory_files import FilePlace, detached_segments, memory_devices, shmem_device, tmpfs_files
 from realizer.procfs import BLOCK, PAGE, Mapping, ProcessGone, ProcFS, Unreadable, mapped_as, printable
 
-MEMORY_FILESYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs"})
-MOST_TMPFS_ENTRIES = 200_000
-"""Directory entries on memory filesystems that are looked at before the figure is given up as unavailable."""
-
+_SEGMENT = -1
+"""Stands for the device number of a System V segment that nobody has attached; its id takes the inode's place."""
 _ELF_MAGIC = b"\x7fELF"
 _LOWEST_BIT = bytes(value & 1 for value in range(256))
 """mincore(2) says in the lowest bit of each byte whether the page is there."""
 
-FilePlace = tuple[int, int]
-"""Device number and inode."""
 FileKey = tuple[int, int, str]
 """Device number, inode and path: System V segments and memfds share a device and not their numbering."""
 
@@ -82,6 +78,7 @@ class HeldPagesWatch:
     checkpoint_files: Sequence[Path]
     _before: dict[FileKey, Amount | None] = field(default_factory=dict)
     _loose_before: dict[FilePlace, int] = field(default_factory=dict)
+    _segments_before: dict[int, int] = field(default_factory=dict)
     _tmpfs_before: dict[FilePlace, int] = field(default_factory=dict)
     _libraries: dict[FileKey, bool] = field(default_factory=dict)
 
@@ -105,13 +102,14 @@ class HeldPagesWatch:
         amounts = self._amounts(fillable, self._resident(fillable))
         self._before = {key: amounts.get(key) for key in files}
         self._loose_before = self._unmapped_memory_files(pids, files)
-        self._tmpfs_before = self._tmpfs_files()
+        self._segments_before = detached_segments(self.proc)
+        self._tmpfs_before = tmpfs_files(self.proc)
 
     def look(self, pids: Sequence[int]) -> HeldPages:
         """What is held now beyond the baseline. Each figure is unavailable by itself, with its reason."""
         mapped_method = (
             "resident pages (disk files) or allocated blocks (unlinked and memory files) of files that the tree maps or"
-            " holds open unlinked, beyond the baseline, libraries and the run's own ranges aside"
+            " holds open unlinked, and detached System V segments, beyond the baseline, libraries and the run's own ranges aside"
         )
         checkpoint_method = "resident pages of checkpoint files in smaps of the tree"
         tmpfs_method = f"allocated blocks of user {os.geteuid()}'s files on memory filesystems, beyond the baseline"
@@ -133,6 +131,10 @@ class HeldPagesWatch:
                 if allocated > old_allocated:
                     pages[place] = allocated - old_allocated
                     beyond += allocated - old_allocated
+            for segment, held in detached_segments(self.proc).items():
+                if held > self._segments_before.get(segment, 0):
+                    pages[(_SEGMENT, segment)] = held - self._segments_before.get(segment, 0)
+                    beyond += pages[(_SEGMENT, segment)]
             mappings = measured(sum(pages.values()), "bytes", mapped_method)
             of_checkpoint = measured(sum(resident[file.key] for file in checkpoint), "bytes", checkpoint_method)
             names = tuple(sorted({printable(file.key[2]) for file in new + checkpoint}))
@@ -142,7 +144,7 @@ class HeldPagesWatch:
         try:
             grown = {
                 place: blocks - self._tmpfs_before.get(place, 0)
-                for place, blocks in self._tmpfs_files().items()
+                for place, blocks in tmpfs_files(self.proc).items()
                 if blocks > self._tmpfs_before.get(place, 0)
             }
             tmpfs = measured(sum(grown.values()), "bytes", tmpfs_method)
@@ -180,7 +182,7 @@ class HeldPagesWatch:
 
     def _files(self, pids: Iterable[int]) -> dict[FileKey, MappedFile]:
         """Every file that the members map, by key; device mappings and anonymous huge pages are no files."""
-        memory = self._memory_devices()
+        memory = memory_devices(self.proc)
         found: dict[FileKey, MappedFile] = {}
         for pid in pids:
             try:
@@ -199,9 +201,6 @@ class HeldPagesWatch:
                 file.shared_writable = file.shared_writable or (entry.shared and "w" in entry.permissions)
                 file.places.setdefault(pid, []).append(entry)
         return found
-
-    def _memory_devices(self) -> set[int]:
-        return {mount.device for mount in self.proc.mounts() if mount.kind in MEMORY_FILESYSTEMS}
 
     def _is_checkpoint(self, file: MappedFile) -> bool:
         return file.key[:2] in self._checkpoint
@@ -312,7 +311,7 @@ class HeldPagesWatch:
 
     def _unmapped_memory_files(self, pids: Iterable[int], files: dict[FileKey, MappedFile]) -> dict[FilePlace, int]:
         """Unlinked files in memory that members hold open without mapping them: their pages stay as well."""
-        devices = self._memory_devices() | {_shmem_device()}
+        devices = memory_devices(self.proc) | {shmem_device()}
         mapped = {key[:2] for key in files}
         found: dict[FilePlace, int] = {}
         for pid in pids:
@@ -321,53 +320,6 @@ class HeldPagesWatch:
                 if state.st_nlink == 0 and state.st_dev in devices and place not in mapped:
                     found[place] = state.st_blocks * BLOCK
         return found
-
-    def _tmpfs_files(self) -> dict[FilePlace, int]:
-        """Allocated bytes of this user's regular files on writable memory filesystems, by device and inode."""
-        user = os.geteuid()
-        found: dict[FilePlace, int] = {}
-        seen: set[int] = set()
-        entries = 0
-        for mount in self.proc.mounts():
-            if mount.kind not in MEMORY_FILESYSTEMS or not mount.writable or mount.device in seen:
-                continue
-            seen.add(mount.device)
-            queue = [mount.point]
-            while queue:
-                folder = queue.pop()
-                try:
-                    with os.scandir(folder) as listing:
-                        inside = list(listing)
-                except FileNotFoundError:
-                    continue
-                except PermissionError as error:
-                    if _owned_by(folder, user):
-                        raise Unreadable(f"{printable(str(folder))}: {error.strerror}") from error
-                    continue  # another user's folder holds none of this user's secrets that it could write
-                except OSError as error:
-                    raise Unreadable(f"{printable(str(folder))}: {error.strerror}") from error
-                entries += len(inside)
-                if entries > MOST_TMPFS_ENTRIES:
-                    raise Unreadable(f"more than {MOST_TMPFS_ENTRIES} entries on memory filesystems")
-                for entry in inside:
-                    try:
-                        state = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue
-                    if state.st_dev != mount.device:
-                        continue
-                    if stat.S_ISDIR(state.st_mode):
-                        queue.append(entry.path)
-                    elif stat.S_ISREG(state.st_mode) and state.st_uid == user:
-                        found[(state.st_dev, state.st_ino)] = state.st_blocks * BLOCK
-        return found
-
-
-def _owned_by(folder: str, user: int) -> bool:
-    try:
-        return Path(folder).stat().st_uid == user
-    except OSError:
-        return False
 
 
 def _is_device(entry: Mapping) -> bool:
@@ -380,16 +332,6 @@ def _is_device(entry: Mapping) -> bool:
 def _kernel_internal(path: str) -> bool:
     """Names that the kernel gives to files of its internal shared-memory mount."""
     return path.startswith(("/memfd:", "/SYSV", "/dev/zero", "/drm mm object"))
-
-
-@cache
-def _shmem_device() -> int:
-    """The kernel's internal shared-memory mount, where memfds live: learnt from a memfd of our own."""
-    descriptor = os.memfd_create("tally-probe")
-    try:
-        return os.fstat(descriptor).st_dev
-    finally:
-        os.close(descriptor)
 
 
 def _cached(entry: Mapping) -> int:

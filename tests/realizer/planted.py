@@ -346,6 +346,28 @@ def unmapped_memfd() -> dict[str, Any]:
 
 
 @plant
+def detached_segment() -> dict[str, Any]:
+    """A System V segment, filled and detached: no process maps it, no descriptor holds it, no folder lists it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.shmat.restype = ctypes.c_void_p
+    libc.shmat.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+    libc.shmdt.argtypes = (ctypes.c_void_p,)
+    probes = Probes(Ranges(), [])
+    probes.baseline()
+    before = probes.sample("before")
+    segment = libc.shmget(0, ctypes.c_size_t(SIZE), 0o600)
+    assert segment >= 0, os.strerror(ctypes.get_errno())
+    try:
+        address = libc.shmat(segment, None, 0)
+        ctypes.memset(address, 7, SIZE)
+        attached = growth(before, probes.sample("attached"))
+        libc.shmdt(address)
+        return {"attached": attached, "detached": growth(before, probes.sample("detached"))}
+    finally:
+        libc.shmctl(segment, 0, None)  # IPC_RMID
+
+
+@plant
 def emptied_shared_map() -> dict[str, Any]:
     """MADV_DONTNEED makes RssShmem of a shared map fall while its pages stay."""
     probes = Probes(Ranges(), [])

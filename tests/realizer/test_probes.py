@@ -15,7 +15,7 @@ import pytest
 from ledger import canonical
 from ledger.events import BODIES, MaterializationObserved, Measurement, MemorySampled, ReclamationObserved
 from ledger.plan import Materialization
-from realizer import accelerator, held_pages, machine_memory, process_tree
+from realizer import accelerator, held_pages, machine_memory, memory_files, process_tree
 from realizer.adapter import Layout, pack
 from realizer.held_pages import HeldPagesWatch
 from realizer.memory import DeviceRange, MemoryRange, Ranges
@@ -88,6 +88,21 @@ def test_emptying_a_shared_map_gives_nothing_back() -> None:
     assert found["filled"]["rss_shmem"] == SIZE
     assert found["emptied"]["rss_shmem"] == 0, "what the kernel's class says"
     assert near(found["emptied"]["tree_sum"], SIZE), "what is true"
+
+
+def test_a_segment_that_nobody_has_attached_still_holds_its_pages() -> None:
+    found = measure("detached_segment")
+    assert near(found["attached"]["new_file_mappings"], SIZE)
+    assert near(found["attached"]["tree_sum"], SIZE)
+    assert found["detached"]["rss_shmem"] == 0
+    assert near(found["detached"]["new_file_mappings"], SIZE)
+    assert near(found["detached"]["tree_sum"], SIZE)
+
+
+def test_segments_listed_in_another_form_are_unknown(proc: ProcFS) -> None:
+    (proc.root / "sysvipc").mkdir()
+    (proc.root / "sysvipc" / "shm").write_text("key shmid\n0 1\n")
+    assert "another form" in _unknown(_sample(proc).process)["new_file_mappings"]
 
 
 def test_a_checkpoint_mapped_before_the_baseline_is_still_seen() -> None:
@@ -544,10 +559,24 @@ def test_an_unlinked_file_of_a_child_whose_blocks_cannot_be_read_is_unknown(proc
 
 
 def test_too_many_files_in_memory_to_look_at_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_pages, "MOST_TMPFS_ENTRIES", 1)
+    monkeypatch.setattr(memory_files, "MOST_TMPFS_ENTRIES", 1)
     probes = Probes(Ranges(), [])
     sample = probes.baseline()
     assert "more than 1 entries" in _unknown(sample.process)["tree_sum"]
+
+
+@pytest.mark.parametrize(("owned", "status"), [(True, "unavailable"), (False, "measured")])
+def test_a_folder_in_memory_that_is_closed_to_us(monkeypatch: pytest.MonkeyPatch, owned: bool, status: str) -> None:
+    """Closed though our own, it may hide anything; another user's cannot hold files of ours."""
+
+    def refuse(folder: str) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    probes = Probes(Ranges(), [])
+    probes.baseline()
+    monkeypatch.setattr(memory_files.os, "scandir", refuse)
+    monkeypatch.setattr(memory_files, "_owned_by", lambda folder, user: owned)
+    assert probes.sample("closed").process["new_tmpfs_files"].status == status
 
 
 def test_our_own_mapping_tells_its_blocks_without_any_capability(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,7 +592,7 @@ def test_our_own_mapping_tells_its_blocks_without_any_capability(monkeypatch: py
 def test_the_kernel_internal_mount_is_learnt_and_not_assumed() -> None:
     descriptor = os.memfd_create("x")
     try:
-        assert os.fstat(descriptor).st_dev == held_pages._shmem_device()
+        assert os.fstat(descriptor).st_dev == memory_files.shmem_device()
     finally:
         os.close(descriptor)
 
