@@ -34,7 +34,7 @@ def damaged(draw: st.DrawFn, document: dict[str, Any], most: int = 3) -> dict[st
             holder = holder[key]
         how = draw(st.sampled_from(("replace", "remove", "repeat")))
         if how == "replace":
-            holder[key] = draw(JUNK)
+            holder[key] = copy.deepcopy(draw(JUNK))  # a later round may change it, and the strategy shares it
         elif how == "remove" or isinstance(holder, dict):
             del holder[key]
         else:
