@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ledger import canonical, database, schema, store
-from ledger.database import Database, PostgresDatabase, SqliteDatabase
+from ledger.database import Database, SqliteDatabase
 from ledger.errors import LedgerBroken, LedgerError
+from ledger.postgres import PostgresDatabase
 from ledger.store import Store
 
 EVENTS_A_COMMIT = 2_000

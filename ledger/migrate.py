@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ledger import database, schema
-from ledger.database import Database, PostgresDatabase, SqliteDatabase
+from ledger.database import Database, SqliteDatabase
 from ledger.errors import LedgerBroken, LedgerError
+from ledger.postgres import PostgresDatabase, placeholders
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -112,7 +113,7 @@ def _restore_guards(base: Database, connection: Connection) -> None:
     """
 
     def execute(sql: str) -> None:
-        connection.exec_driver_sql(sql if base.dialect == "sqlite" else database.placeholders(sql))
+        connection.exec_driver_sql(sql if base.dialect == "sqlite" else placeholders(sql))
 
     def select(sql: str) -> list[database.Row]:
         return [tuple(row) for row in connection.exec_driver_sql(sql)]

@@ -16,7 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from ledger import database, schema
+from ledger import database, postgres, schema
 from ledger.errors import QueryError
 from ledger.named_queries import DEFAULTS, NAMED, NamedQuery
 from ledger.sql_words import Statement, read_statement, refuse_unknown_words
@@ -209,11 +209,11 @@ def _run_postgres(
     location: str, statement: Statement, parameters: dict[str, object], seconds: float, rows: int
 ) -> QueryResult:
     refuse_unknown_words(statement)
-    base = database.PostgresDatabase(location)
+    base = postgres.PostgresDatabase(location)
     connection = None
     try:
         base.require_version()
-        connection = database.postgres_connect(
+        connection = postgres.postgres_connect(
             location,
             {
                 "default_transaction_read_only": "on",

@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import Any
 
 from ledger import canonical, database, schema
-from ledger.database import Database, PostgresDatabase, Refused, SqliteDatabase, Transaction
+from ledger.database import Database, Refused, SqliteDatabase, Transaction
 from ledger.documents import RunSummary
 from ledger.errors import Conflict, EventError, LedgerBroken, LedgerError, NotFound
 from ledger.events import Draft, Event, PlanFrozen, Recorded, first_previous, read_event, timestamp, uuid7
+from ledger.postgres import PostgresDatabase
 
 PAGE = 2_000
 """Rows read at a time: no read transaction outlives a page, so a long reading never holds up writers."""

@@ -14,10 +14,11 @@ import pytest
 
 import migrations
 from ledger import database, migrate, schema
-from ledger.database import PostgresDatabase, SqliteDatabase, squeeze
+from ledger.database import SqliteDatabase, squeeze
 from ledger.errors import LedgerError
 from ledger.maintenance import check
 from ledger.migrate import upgrade
+from ledger.postgres import PostgresDatabase
 from ledger.store import Store
 from tests.builders.ledgers import small_drafts
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from ledger.database import PostgresDatabase
 from ledger.errors import LedgerError, QueryError
 from ledger.events import (
     AuthorityEstablished,
@@ -23,6 +22,7 @@ from ledger.events import (
     VerdictRecorded,
     unavailable,
 )
+from ledger.postgres import PostgresDatabase
 from ledger.query import NAMED, QueryResult, run_query, schema_text
 from ledger.store import Store
 from ledger.views import views

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ledger import canonical, schema
-from ledger.database import PostgresDatabase, hide_password
+from ledger.database import hide_password
 from ledger.errors import LedgerError
 from ledger.events import uuid7
 from ledger.maintenance import backup, check
 from ledger.migrate import upgrade
+from ledger.postgres import PostgresDatabase
 from ledger.query import run_query
 from ledger.store import Store
 from tests.builders.ledgers import record_run, small_drafts
@@ -80,6 +82,12 @@ def test_the_documented_role_appends_and_can_do_no_more(database: str) -> None:
     assert (found["role_may_change_events"], found["problems"]) == (False, [])
     with pytest.raises(LedgerError):
         Store.open(f"{restricted}x", write=True)
+
+
+def test_the_documentation_states_the_role() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "postgresql.md").read_text()
+    for statement in schema.postgres_role("tally_writer"):
+        assert f"{statement};\n" in page
 
 
 def test_the_owner_is_stopped_by_the_guards(database: str) -> None:
