@@ -7,7 +7,7 @@ import click
 from ledger.errors import EvidenceBroken, TallyError
 from realizer.cli.files import read_input
 from realizer.cli.options import json_option, ledger_option
-from realizer.cli.plans import read_plan
+from realizer.cli.plan_views import read_plan
 from realizer.cli.rendering import emit_json, say, show
 from realizer.cli.resolving import open_run
 
@@ -67,9 +67,8 @@ def _evidence(data: bytes, file: str, ledger: str) -> str:
 
 def _result(data: bytes, plan_file: str, ledger: str) -> str:
     """Append the result's events, close the run as it says, and record the verdict."""
-    from ledger.importers import import_r1_result
-
     from ledger.events import uuid7
+    from ledger.importers import import_r1_result
     from realizer.cli.access import imported_drafts, record_verdict, writable_ledger
     from realizer.cli.resolving import from_store
 

@@ -14,7 +14,7 @@ import click
 from ledger.errors import CheckpointError, RealizationFailed, TallyError
 from realizer.cli.files import replacing
 from realizer.cli.options import json_option, ledger_option, output_option, pairs, refuse_two_documents
-from realizer.cli.plans import read_plan
+from realizer.cli.plan_views import read_plan
 from realizer.cli.rendering import emit_json, emit_text, heading, progress_bars, say, show
 
 if TYPE_CHECKING:
