@@ -11,87 +11,40 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Condition, Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ledger.errors import CheckpointError, RealizationFailed
 from realizer.adapter import Layout
 from realizer.checkpoint import Checkpoint, CheckpointShard, Progress, selected
 from realizer.memory import MemoryRange, PrivateRange, SharedRange
 from realizer.procfs import PAGE
+from realizer.scatter import (
+    READ_BYTES,
+    SKIP_BYTES,
+    Piece,
+    Segment,
+    Window,
+    cut_windows,
+    group_reads,
+    pieces_of,
+    spread_windows,
+    tensor_spans,
+)
 
 if TYPE_CHECKING:
     import torch
 
 MIB = 1024 * 1024
-READ_BYTES = 8 * MIB
-"""The most that one read call is asked for, and so the grain at which threads share the work."""
-
-SKIP_BYTES = PAGE
-"""Unselected bytes between two neighbours on disk are read into scrap when they are no more than this (a page)."""
-
-IOV_MAX = os.sysconf("SC_IOV_MAX")
 DEVICE_SLOT_BYTES = 16 * MIB
 """A ring slot on the way to a device, where the window allows: enough for a copy to run at the bus's rate."""
 
 HOST_SLOT_BYTES = MIB
 """A ring slot between host ranges: small enough that what was read is copied on while still cached."""
-
-
-class Piece(NamedTuple):
-    """One checkpoint tensor and the byte offset in the target range where its bytes go."""
-
-    key: str
-    offset: int
-
-
-class _Segment(NamedTuple):
-    """A part of one tensor: `length` bytes at `position` of `file`, for `target`; `within` is its offset in the tensor."""
-
-    file: str
-    position: int
-    target: int
-    length: int
-    piece: int
-    within: int
-
-
-@dataclass(frozen=True)
-class _Window:
-    """A contiguous part of the target, no longer than a ring slot, and the reads that fill it."""
-
-    start: int
-    length: int
-    batches: list[list[_Segment]]
-
-
-def pieces_of(layout: Layout, checkpoint: Checkpoint) -> list[Piece]:
-    """The layout's places as pieces: a place's sources lie in it one after another.
-
-    Raises RealizationFailed for a place that is computed, and when the sources' bytes are not the place's.
-    """
-    pieces = []
-    for place in layout.places:
-        if place.derived or not place.sources:
-            raise RealizationFailed(
-                f"{place.name!r} is not made of checkpoint bytes as they are; the loader only copies",
-                "the adapter has to build such a tensor itself",
-            )
-        offset = place.offset
-        for entry in selected(checkpoint, place.sources):
-            pieces.append(Piece(entry.key, offset))
-            offset += entry.bytes
-        if offset - place.offset != place.bytes:
-            raise RealizationFailed(
-                f"{place.name!r} takes {place.bytes} bytes; its sources have {offset - place.offset}",
-                "is this the checkpoint that the plan was drafted for?",
-            )
-    return pieces
 
 
 class Loader:
@@ -122,10 +75,10 @@ class Loader:
     def read_pieces(self, pieces: Sequence[Piece], memory: MemoryRange) -> int:
         """Fill places of a host range. Raises CheckpointError for absent tensors and files that end early or changed."""
         segments = self._segments(pieces, memory.length)
-        batches = list(_batches(segments))
+        batches = list(group_reads(segments))
         with self._session("reading", pieces, segments) as session:
 
-            def fill(batch: list[_Segment]) -> None:
+            def fill(batch: list[Segment]) -> None:
                 start = min(segment.target for segment in batch)
                 end = max(segment.target + segment.length for segment in batch)
                 if end - start <= 2 * READ_BYTES:  # not when its tensors go far apart
@@ -147,16 +100,16 @@ class Loader:
         """
         slots, slot_bytes = self._slots(ring, target)
         segments = self._segments(pieces, target.length)
-        windows = list(_windows(segments, slot_bytes))
+        windows = list(cut_windows(segments, slot_bytes))
         if self.verify:
-            windows = _spread(windows)
+            windows = spread_windows(windows)
         free: SimpleQueue[_Slot] = SimpleQueue()
         for number in range(slots):
             free.put(_Slot(number * slot_bytes))
         send = _DeviceCopies(ring, target) if target.space != "host" else _HostCopies(ring, target)
         with self._session("streaming", pieces, segments) as session:
 
-            def carry(window: _Window, slot: _Slot) -> None:
+            def carry(window: Window, slot: _Slot) -> None:
                 try:
                     send.wait(slot)
                     with ring.view() as view, view[slot.offset : slot.offset + slot_bytes] as part:
@@ -203,7 +156,7 @@ class Loader:
             list(pool.map(carry, range(0, length, HOST_SLOT_BYTES)))
         return layout.bytes
 
-    def _segments(self, pieces: Sequence[Piece], length: int) -> list[_Segment]:
+    def _segments(self, pieces: Sequence[Piece], length: int) -> list[Segment]:
         """One segment a piece, none for empty tensors. Raises RealizationFailed for a piece outside the range."""
         segments = []
         for number, entry in enumerate(selected(self.checkpoint, (piece.key for piece in pieces))):
@@ -213,11 +166,11 @@ class Loader:
                     f"tensor {entry.key!r} would lie at bytes {offset} to {offset + entry.bytes} of a range of {length}"
                 )
             if entry.bytes:
-                segments.append(_Segment(entry.file, entry.start, offset, entry.bytes, number, 0))
+                segments.append(Segment(entry.file, entry.start, offset, entry.bytes, number, 0))
         return segments
 
     @contextmanager
-    def _session(self, what: str, pieces: Sequence[Piece], segments: list[_Segment]) -> Iterator[_Session]:
+    def _session(self, what: str, pieces: Sequence[Piece], segments: list[Segment]) -> Iterator[_Session]:
         names = {segment.file for segment in segments}
         hashes = _Hashes(pieces, segments) if self.verify else None
         with ExitStack() as stack:
@@ -252,72 +205,6 @@ def _opened(shard: CheckpointShard) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _batches(segments: Iterable[_Segment]) -> Iterator[list[_Segment]]:
-    """Segments cut to READ_BYTES and grouped so that each group is one read: neighbours on disk, within the limits."""
-    batch: list[_Segment] = []
-    size = 0
-    for segment in sorted(segments):
-        for part in _cut(segment, READ_BYTES):
-            gap = part.position - batch[-1].position - batch[-1].length if batch else 0
-            full = size + gap + part.length > READ_BYTES or 2 * len(batch) + 2 > IOV_MAX
-            if batch and (full or part.file != batch[-1].file or not 0 <= gap <= SKIP_BYTES):
-                yield batch
-                batch, size, gap = [], 0, 0
-            batch.append(part)
-            size += gap + part.length
-    if batch:
-        yield batch
-
-
-def _cut(segment: _Segment, most: int) -> Iterator[_Segment]:
-    for at in range(0, segment.length, most):
-        yield segment._replace(
-            position=segment.position + at,
-            target=segment.target + at,
-            length=min(most, segment.length - at),
-            within=segment.within + at,
-        )
-
-
-def _windows(segments: Iterable[_Segment], most: int) -> Iterator[_Window]:
-    """The target cut into windows of at most `most` bytes, in the target's order.
-
-    A window holds whole tensors, or one part of a tensor that is longer than a window.
-    """
-    inside: list[_Segment] = []
-    for segment in sorted(segments, key=lambda segment: segment.target):
-        if inside and segment.target + segment.length > inside[0].target + most:
-            yield _window(inside)
-            inside = []
-        if segment.length > most:
-            for part in _cut(segment, most):
-                yield _window([part])
-        else:
-            inside.append(segment)
-    if inside:
-        yield _window(inside)
-
-
-def _window(inside: list[_Segment]) -> _Window:
-    return _Window(inside[0].target, inside[-1].target + inside[-1].length - inside[0].target, list(_batches(inside)))
-
-
-def _spread(windows: list[_Window]) -> list[_Window]:
-    """The windows reordered so that the parts of one long tensor, which are hashed one after another, lie far apart.
-
-    Law: parts of one tensor keep their order.
-    """
-    runs: dict[int, list[_Window]] = {}
-    for number, window in enumerate(windows):
-        pieces = {segment.piece for batch in window.batches for segment in batch}
-        runs.setdefault(pieces.pop() if len(pieces) == 1 else -1 - number, []).append(window)
-    singles = [run for run in runs.values() if len(run) == 1]
-    spread = [(at + 0.5) / len(run) for run in runs.values() if len(run) > 1 for at in range(len(run))]
-    spread += [(at + 0.5) / len(singles) for at in range(len(singles))]
-    order = [window for run in runs.values() if len(run) > 1 for window in run] + [run[0] for run in singles]
-    return [order[at] for at in sorted(range(len(order)), key=lambda at: spread[at])]
-
-
 class _Session:
     """One call's open files, threads, progress and hashes; the first failure stops the rest."""
 
@@ -342,7 +229,7 @@ class _Session:
         if progress:
             progress(what, 0, total)
 
-    def each(self, work: Callable[[list[_Segment]], None], items: Sequence[list[_Segment]]) -> None:
+    def each(self, work: Callable[[list[Segment]], None], items: Sequence[list[Segment]]) -> None:
         """Do `work` on every item, in order of starting, on the session's threads."""
         self.each_with(lambda item, _: work(item), items, lambda: None)
 
@@ -379,7 +266,7 @@ class _Session:
         if self._hashes is not None:
             self._hashes.stop()
 
-    def read(self, batch: list[_Segment], view: memoryview, base: int) -> None:
+    def read(self, batch: list[Segment], view: memoryview, base: int) -> None:
         """Read one batch to `target - base` of the view, and hash it in turn."""
         scrap = bytearray(SKIP_BYTES)
         buffers: list[memoryview] = []
@@ -404,7 +291,7 @@ class _Session:
                 self._progress(self.what, self._done, self.total)
 
 
-def _read_fully(descriptor: int, first: _Segment, buffers: list[memoryview]) -> None:
+def _read_fully(descriptor: int, first: Segment, buffers: list[memoryview]) -> None:
     """Fill the buffers from `first.position` on. Raises CheckpointError when the file ends before they are full."""
     position, wanted = first.position, sum(len(buffer) for buffer in buffers)
     end = position + wanted
@@ -433,14 +320,14 @@ def _read_fully(descriptor: int, first: _Segment, buffers: list[memoryview]) -> 
 class _Hashes:
     """SHA-256 of every piece, updated part by part in the tensor's order whichever thread has the part."""
 
-    def __init__(self, pieces: Sequence[Piece], segments: list[_Segment]) -> None:
+    def __init__(self, pieces: Sequence[Piece], segments: list[Segment]) -> None:
         self._keys = [piece.key for piece in pieces]
         self._hash = {number: hashlib.sha256() for number in range(len(pieces))}
         self._reached = {segment.piece: 0 for segment in segments}
         self._turn = Condition()
         self._stopped = False
 
-    def update(self, segment: _Segment, part: memoryview) -> None:
+    def update(self, segment: Segment, part: memoryview) -> None:
         with self._turn:
             self._turn.wait_for(lambda: self._stopped or self._reached[segment.piece] == segment.within)
             if self._stopped:
@@ -477,9 +364,9 @@ class _HostCopies:
     def wait(self, slot: _Slot) -> None:
         """Nothing is under way."""
 
-    def copy(self, slot: _Slot, window: _Window) -> None:
+    def copy(self, slot: _Slot, window: Window) -> None:
         _fault_in(self._target, window.start, window.length)
-        for start, length in _spans(window):
+        for start, length in tensor_spans(window):
             here = self._ring.start + slot.offset + start - window.start
             _move(self._target.start + start, here, length)
 
@@ -500,7 +387,7 @@ class _DeviceCopies:
         if slot.event is not None:
             slot.event.synchronize()
 
-    def copy(self, slot: _Slot, window: _Window) -> None:
+    def copy(self, slot: _Slot, window: Window) -> None:
         torch = self._torch
         with torch.cuda.stream(self._stream):
             there = self._target.tensor(torch.uint8, (window.length,), window.start)
@@ -512,20 +399,6 @@ class _DeviceCopies:
 
     def finish(self) -> None:
         self._stream.synchronize()
-
-
-def _spans(window: _Window) -> Iterator[tuple[int, int]]:
-    """(start, length) in the target of the window's bytes that belong to tensors, neighbours joined."""
-    start = end = None
-    for segment in sorted((s for batch in window.batches for s in batch), key=lambda segment: segment.target):
-        if end is not None and start is not None and segment.target != end:
-            yield start, end - start
-            start = None
-        if start is None:
-            start = segment.target
-        end = segment.target + segment.length
-    if start is not None and end is not None:
-        yield start, end - start
 
 
 def _fault_in(memory: MemoryRange, start: int, length: int) -> None:

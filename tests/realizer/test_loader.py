@@ -10,6 +10,7 @@ import pytest
 
 import realizer.loader as loader_module
 from ledger.errors import CheckpointError, RealizationFailed
+from realizer import scatter
 from realizer.adapter import Layout, TensorPlace, pack
 from realizer.checkpoint import Checkpoint, open_checkpoint
 from realizer.loader import Loader, Piece, range_digests
@@ -33,8 +34,8 @@ ODD = {
 @pytest.fixture
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads of 1,000 bytes and scraps of 16, so that small files meet every boundary."""
-    monkeypatch.setattr(loader_module, "READ_BYTES", 1000)
-    monkeypatch.setattr(loader_module, "SKIP_BYTES", 16)
+    monkeypatch.setattr(scatter, "READ_BYTES", 1000)
+    monkeypatch.setattr(scatter, "SKIP_BYTES", 16)
 
 
 def odd_checkpoint(directory: Path, shards: int = 2) -> tuple[Checkpoint, dict[str, bytes]]:
