@@ -22,7 +22,9 @@ from ledger.events import (
     MaterializationReleased,
     Measurement,
     MemorySampled,
+    PlanAccepted,
     ReclamationObserved,
+    ReferenceBound,
     RunOpened,
     SourceWatched,
 )
@@ -206,6 +208,21 @@ def test_every_process_checkpoint_is_kept_with_its_own_label_in_bytes() -> None:
     assert staged.host["vmstat.pgfault"].value == 5
     assert staged.census is not None
     assert staged.census.evidence_host_by_role["reference"].value == 4096
+
+
+def test_what_is_bound_to_what_is_the_documents_word() -> None:
+    run = imported()
+    assert one(run, PlanAccepted).bindings == {
+        "gpu0": "cuda:0",
+        "gpu0.vram": "cuda:0.vram",
+        "node-a.ram": "node-a.ram",
+    }
+    tensors = {
+        body.materialization_id: body.tensors.value for body in run.bodies if isinstance(body, MaterializationObserved)
+    }
+    assert tensors == {STAGE: 12, WEIGHTS: None, BUFFERS: None, CACHE: None, BASELINE: None}
+    assert one(imported(lacking("correctness", "prefill")), ReferenceBound).digest.known is False
+    assert sampled(run)["baseline"].process["ru_maxrss"].value == (IDLE_ANON_KIB + IDLE_FILE_KIB) * 1024
 
 
 def test_give_back_is_worked_out_from_the_checkpoints_around_the_release() -> None:

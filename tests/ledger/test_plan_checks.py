@@ -146,6 +146,11 @@ CASES: list[tuple[str, Edit, set[str]]] = [
         put("state.weights", selection={"patterns": [], "count": 0, "keys_digest": "sha256:" + "00" * 32}),
         {"selection-empty"},
     ),
+    (
+        "selection by no pattern",
+        put("state.weights", selection={"patterns": [], "count": 1, "keys_digest": "sha256:" + "00" * 32}),
+        {"selection-empty"},
+    ),
     # correctness and expectations
     ("tolerance without bounds", inside("correctness", mode="tolerance"), {"correctness-inconsistent"}),
     ("tolerance without rtol", inside("correctness", mode="tolerance", atol=0.1), {"correctness-inconsistent"}),
@@ -425,6 +430,7 @@ ALLOWED: list[tuple[str, Edit]] = [
         inside("memory_expectations", transient_peak_bytes={"node-a.ram": 256 * MIB}),
     )),
     ("exactly as much as there is", put("node-a.shm", capacity_bytes=272 * MIB + 256)),
+    ("the largest safe integers", top(adapter_data={"a": LARGE - 1, "b": 1 - LARGE})),
     ("zero bytes", put("mat.buffers.resident", expected_bytes=0)),
     ("a snapshot of mutable state for a test", put(BASELINE, logical_state_id="state.kv-cache")),
 ]  # fmt: skip
@@ -443,7 +449,9 @@ def test_without_the_expected_peak_all_staging_counts_at_once() -> None:
     (violation,) = check_plan(edited_plan(small_plan(), edit))
     assert (violation.code, violation.subject) == ("plan.capacity-exceeded", "node-a.ram")
     peak = 2 * 256 * MIB + 272 * MIB + 256
-    assert str(peak) in violation.message
+    assert (
+        f"{peak} bytes may be live at once ({272 * MIB + 256} persistent, {512 * MIB} transient)" in violation.message
+    )
 
 
 def test_on_a_gpu_the_host_copy_is_forbidden_and_out_of_reach() -> None:
