@@ -82,6 +82,10 @@ class Database(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
+    def notices(self) -> list[str]:
+        """What a person who writes here should know, a sentence each; empty where all is as it should be."""
+        return []
+
     def missing_guards(self, select: Callable[[str], list[Row]] | None = None) -> list[str]:
         """Names of guards that are gone or say something else than they should, sorted; read with `select`."""
         found = self.guards(select or self.select)
@@ -149,18 +153,26 @@ def journal_for(driver: Any) -> tuple[str, str]:
     return ("delete", "EXTRA") if loses_commits(driver.sqlite_version_info) else ("wal", "FULL")
 
 
+def absent(path: Path) -> bool:
+    """Nothing is at the path. Raises LedgerError when that cannot be found out."""
+    try:
+        return not path.exists()
+    except OSError as error:
+        raise LedgerError(f"cannot read the ledger {path}: {error.strerror}") from error
+
+
 def identify_sqlite(path: Path) -> int:
     """The schema version of the ledger in a file, read from its header; opens and creates nothing.
 
     Raises LedgerError when there is no file, or one that is no ledger.
     """
-    if not path.exists():
-        raise LedgerError(
-            f"no ledger at {path}", "name one with --ledger or TALLY_LEDGER, or record a run to begin one"
-        )
-    if not path.is_file():
-        raise LedgerError(f"{path} is no ledger: it is not a file")
     try:
+        if not path.is_file():
+            if path.exists():
+                raise LedgerError(f"{path} is no ledger: it is not a file")
+            raise LedgerError(
+                f"no ledger at {path}", "name one with --ledger or TALLY_LEDGER, or record a run to begin one"
+            )
         with path.open("rb") as file:
             header = file.read(100)
     except OSError as error:
@@ -355,6 +367,14 @@ class SqliteDatabase(Database):
         except self.driver.Error:
             connection.close()
             self._write_connection = None
+
+    def notices(self) -> list[str]:
+        if not loses_commits(self.driver.sqlite_version_info):
+            return []
+        return [
+            f"SQLite {self.driver.sqlite_version} can lose committed events in WAL mode: {self.shown} is written with a"
+            f" {self.journal} journal and synchronous {self.synchronous}, which is safe and slower; pysqlite3 is the remedy"
+        ]
 
     def connect_for_upgrade(self) -> Any:
         return self._writer()

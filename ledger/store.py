@@ -36,12 +36,16 @@ class Store:
 
     Laws: what `append` returned is what `recorded` yields, whatever happens afterwards; positions are 0, 1, 2, ... in the
     order of commits; a second `append` of the same drafts changes nothing and returns the same.
+
+    `origin` is the ledger's random id; `notices` are sentences that whoever writes should be told (an SQLite that needs a
+    slower journal), mostly none.
     """
 
     def __init__(self, base: Database, *, write: bool) -> None:
         self.base = base
         self._writable = write
         self.location = base.location
+        self.notices = base.notices()
         rows = base.select("SELECT origin FROM ledger")
         if len(rows) != 1:
             raise LedgerBroken(f"ledger {base.shown} has {len(rows)} origins; it should have one")
@@ -346,7 +350,7 @@ def refuse_missing_guards(base: Database) -> None:
 
 
 def _open_sqlite(path: Path, write: bool, create: bool) -> Database:
-    if create and not path.exists():
+    if create and database.absent(path):
         database.create_sqlite(path, schema.create_statements("sqlite"), (uuid7(), timestamp()))
     database.refuse_version(database.identify_sqlite(path), str(path))
     if write:

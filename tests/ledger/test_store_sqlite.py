@@ -96,6 +96,15 @@ def test_an_older_ledger_is_refused_with_the_way_out(tmp_path: Path) -> None:
         Store.open(path)
 
 
+def test_a_path_that_cannot_be_looked_at_is_one_line(tmp_path: Path) -> None:
+    for path in (tmp_path / ("x" * 300), tmp_path / "file" / "tally.db"):
+        (tmp_path / "file").touch()
+        for write in (False, True):
+            with pytest.raises(LedgerError):
+                Store.open(path, write=write, create=write)
+    assert list(contents(tmp_path)) == ["file"]
+
+
 def test_an_url_of_another_kind_names_no_ledger() -> None:
     with pytest.raises(LedgerError, match=r"mysql://me:\*\*\*@host/x names no ledger"):
         Store.open("mysql://me:secret@host/x")
@@ -191,6 +200,8 @@ def test_with_an_affected_sqlite_the_journal_is_turned_back(ledger: Path, monkey
         assert connection.execute("PRAGMA synchronous").fetchone()[0] == 3
         size = store.size()
         assert len(store.runs()) == 2
+        (notice,) = store.notices
+        assert "delete journal and synchronous EXTRA" in notice
     assert run_query(ledger, "SELECT count(*) AS n FROM memory_samples", {}).rows == [(10,)]
     found = check(ledger)
     assert (found["journal"], found["sqlite_may_lose_commits"]) == ("delete", True)
