@@ -19,7 +19,7 @@ from threading import Condition, Lock
 from typing import TYPE_CHECKING
 
 from ledger.errors import CheckpointError, RealizationFailed
-from realizer.adapter import Layout
+from realizer.adapter import Layout, TensorPlace
 from realizer.checkpoint import Checkpoint, CheckpointShard, Progress, selected
 from realizer.memory import MemoryRange, PrivateRange, SharedRange
 from realizer.procfs import PAGE
@@ -160,13 +160,13 @@ class Loader:
         """One segment a piece, none for empty tensors. Raises RealizationFailed for a piece outside the range."""
         segments = []
         for number, entry in enumerate(selected(self.checkpoint, (piece.key for piece in pieces))):
-            offset = pieces[number].offset
-            if offset < 0 or offset + entry.bytes > length:
+            offset, size = pieces[number].offset, entry.end - entry.start
+            if offset < 0 or offset + size > length:
                 raise RealizationFailed(
-                    f"tensor {entry.key!r} would lie at bytes {offset} to {offset + entry.bytes} of a range of {length}"
+                    f"tensor {entry.key!r} would lie at bytes {offset} to {offset + size} of a range of {length}"
                 )
-            if entry.bytes:
-                segments.append(Segment(entry.file, entry.start, offset, entry.bytes, number, 0))
+            if size:
+                segments.append(Segment(entry.file, entry.start, offset, size, number, 0))
         return segments
 
     @contextmanager
@@ -311,10 +311,14 @@ def _read_fully(descriptor: int, first: Segment, buffers: list[memoryview]) -> N
                 f"checkpoint file {first.file!r} ended at byte {position} while it was read", "was it cut meanwhile?"
             )
         position += count
-        while rest and count >= len(rest[0]):
-            count -= len(rest.pop(0))
-        if count:
-            rest[0] = rest[0][count:]
+        if position == end:
+            return
+        whole = 0
+        while count >= len(rest[whole]):
+            count -= len(rest[whole])
+            whole += 1
+        rest = rest[whole:]
+        rest[0] = rest[0][count:]
 
 
 class _Hashes:
@@ -420,17 +424,43 @@ def _inside(length: int, *limits: int) -> None:
 
 def range_digests(layout: Layout, memory: MemoryRange, threads: int | None = None) -> dict[str, str]:
     """`sha256:` of each place's bytes as they lie in the range now, by the place's name; read back from a device."""
-    places = sorted(layout.places, key=lambda place: -place.bytes)
 
-    def digest(offset: int, length: int) -> str:
+    def digest(places: Sequence[TensorPlace]) -> list[tuple[str, str]]:
         if memory.space != "host":
-            import torch
+            return [(place.name, _sha256(_read_back(memory, place))) for place in places]
+        with memory.view() as view:
+            found = []
+            for place in places:
+                with view[place.offset : place.offset + place.bytes] as part:
+                    found.append((place.name, _sha256(part)))
+            return found
 
-            back = memory.tensor(torch.uint8, (length,), offset).cpu().numpy() if length else b""
-            return "sha256:" + hashlib.sha256(back).hexdigest()
-        with memory.view() as view, view[offset : offset + length] as part:
-            return "sha256:" + hashlib.sha256(part).hexdigest()
-
+    largest_first = sorted(layout.places, key=lambda place: -place.bytes)
     with ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix="digest") as pool:
-        found = pool.map(lambda place: digest(place.offset, place.bytes), places)
-        return {place.name: value for place, value in zip(places, found, strict=True)}
+        return dict(pair for pairs in pool.map(digest, _shared_out(largest_first)) for pair in pairs)
+
+
+def _shared_out(places: Sequence[TensorPlace]) -> Iterator[list[TensorPlace]]:
+    """The places in groups of about READ_BYTES, so that small ones are not handed out one by one."""
+    group: list[TensorPlace] = []
+    size = 0
+    for place in places:
+        group.append(place)
+        size += place.bytes
+        if size >= READ_BYTES or len(group) == 1024:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _read_back(memory: MemoryRange, place: TensorPlace) -> bytes:
+    import torch
+
+    if not place.bytes:
+        return b""
+    return memory.tensor(torch.uint8, (place.bytes,), place.offset).cpu().numpy().tobytes()
+
+
+def _sha256(data: bytes | memoryview) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()

@@ -79,28 +79,35 @@ def pieces_of(layout: Layout, checkpoint: Checkpoint) -> list[Piece]:
 def group_reads(segments: Iterable[Segment]) -> Iterator[list[Segment]]:
     """Segments cut to READ_BYTES and grouped so that each group is one read: neighbours on disk, within the limits."""
     batch: list[Segment] = []
-    size = 0
+    size, end, most = 0, 0, IOV_MAX // 2 - 1  # a piece of scrap may stand before every segment
     for segment in sorted(segments):
-        for part in cut_segment(segment, READ_BYTES):
-            gap = part.position - batch[-1].position - batch[-1].length if batch else 0
-            full = size + gap + part.length > READ_BYTES or 2 * len(batch) + 2 > IOV_MAX
-            if batch and (full or part.file != batch[-1].file or not 0 <= gap <= SKIP_BYTES):
+        for part in (segment,) if segment.length <= READ_BYTES else cut_segment(segment, READ_BYTES):
+            gap = part.position - end
+            if batch and (
+                not 0 <= gap <= SKIP_BYTES
+                or size + gap + part.length > READ_BYTES
+                or part.file != batch[-1].file
+                or len(batch) >= most
+            ):
                 yield batch
-                batch, size, gap = [], 0, 0
+                batch = []
+            if not batch:
+                size = gap = 0
             batch.append(part)
             size += gap + part.length
+            end = part.position + part.length
     if batch:
         yield batch
 
 
 def cut_segment(segment: Segment, most: int) -> Iterator[Segment]:
-    for at in range(0, segment.length, most):
-        yield segment._replace(
-            position=segment.position + at,
-            target=segment.target + at,
-            length=min(most, segment.length - at),
-            within=segment.within + at,
-        )
+    """The segment in parts of at most `most` bytes, in order."""
+    if segment.length <= most:
+        yield segment
+        return
+    file, position, target, length, piece, within = segment
+    for at in range(0, length, most):
+        yield Segment(file, position + at, target + at, min(most, length - at), piece, within + at)
 
 
 def cut_windows(segments: Iterable[Segment], most: int) -> Iterator[Window]:
