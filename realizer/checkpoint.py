@@ -13,7 +13,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -440,12 +440,8 @@ def _origin(directory: Path) -> tuple[str | None, str | None, str]:
     return None, None, "directory"
 
 
-def selected(checkpoint: Checkpoint, keys: Iterable[str]) -> Iterator[TensorEntry]:
-    """The entries of `keys`. Raises CheckpointError naming the first that the checkpoint does not have."""
-    for key in keys:
-        entry = checkpoint.tensors.get(key)
-        if entry is None:
-            raise CheckpointError(
-                f"the checkpoint has no tensor {key!r}", "is this the model and revision that the plan names?"
-            )
-        yield entry
+def absent(key: str) -> CheckpointError:
+    """The error for a tensor that the checkpoint does not have."""
+    return CheckpointError(
+        f"the checkpoint has no tensor {key!r}", "is this the model and revision that the plan names?"
+    )

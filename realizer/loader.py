@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ledger.errors import CheckpointError, RealizationFailed
 from realizer.adapter import Layout, TensorPlace
-from realizer.checkpoint import Checkpoint, CheckpointShard, Progress, selected
+from realizer.checkpoint import Checkpoint, CheckpointShard, Progress, absent
 from realizer.memory import MemoryRange, PrivateRange, SharedRange
 from realizer.procfs import PAGE
 from realizer.scatter import (
@@ -159,14 +159,18 @@ class Loader:
     def _segments(self, pieces: Sequence[Piece], length: int) -> list[Segment]:
         """One segment a piece, none for empty tensors. Raises RealizationFailed for a piece outside the range."""
         segments = []
-        for number, entry in enumerate(selected(self.checkpoint, (piece.key for piece in pieces))):
-            offset, size = pieces[number].offset, entry.end - entry.start
-            if offset < 0 or offset + size > length:
+        tensors = self.checkpoint.tensors
+        for number, (key, offset) in enumerate(pieces):
+            entry = tensors.get(key)
+            if entry is None:
+                raise absent(key)
+            _, _, _, file, start, end = entry
+            if offset < 0 or offset + end - start > length:
                 raise RealizationFailed(
-                    f"tensor {entry.key!r} would lie at bytes {offset} to {offset + size} of a range of {length}"
+                    f"tensor {key!r} would lie at bytes {offset} to {offset + end - start} of a range of {length}"
                 )
-            if size:
-                segments.append(Segment(entry.file, entry.start, offset, size, number, 0))
+            if start < end:
+                segments.append(Segment(file, start, offset, end - start, number, 0))
         return segments
 
     @contextmanager

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ledger.errors import RealizationFailed
 from realizer.adapter import Layout
-from realizer.checkpoint import Checkpoint, selected
+from realizer.checkpoint import Checkpoint, absent
 from realizer.procfs import PAGE
 
 MIB = 1024 * 1024
@@ -58,6 +58,7 @@ def pieces_of(layout: Layout, checkpoint: Checkpoint) -> list[Piece]:
     Raises RealizationFailed for a place that is computed, and when the sources' bytes are not the place's.
     """
     pieces = []
+    tensors = checkpoint.tensors
     for place in layout.places:
         if place.derived or not place.sources:
             raise RealizationFailed(
@@ -65,9 +66,12 @@ def pieces_of(layout: Layout, checkpoint: Checkpoint) -> list[Piece]:
                 "the adapter has to build such a tensor itself",
             )
         offset = place.offset
-        for entry in selected(checkpoint, place.sources):
-            pieces.append(Piece(entry.key, offset))
-            offset += entry.bytes
+        for key in place.sources:
+            entry = tensors.get(key)
+            if entry is None:
+                raise absent(key)
+            pieces.append(Piece(key, offset))
+            offset += entry.end - entry.start
         if offset - place.offset != place.bytes:
             raise RealizationFailed(
                 f"{place.name!r} takes {place.bytes} bytes; its sources have {offset - place.offset}",
