@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ledger.errors import CheckpointError, RealizationFailed
 from realizer.adapter import Layout, TensorPlace
-from realizer.checkpoint import Checkpoint, CheckpointShard, Progress, absent
+from realizer.checkpoint import Checkpoint, CheckpointShard, Progress, absent, collector_paused
 from realizer.memory import MemoryRange, PrivateRange, SharedRange
 from realizer.procfs import PAGE
 from realizer.scatter import (
@@ -74,8 +74,9 @@ class Loader:
 
     def read_pieces(self, pieces: Sequence[Piece], memory: MemoryRange) -> int:
         """Fill places of a host range. Raises CheckpointError for absent tensors and files that end early or changed."""
-        segments = self._segments(pieces, memory.length)
-        batches = list(group_reads(segments))
+        with collector_paused():
+            segments = self._segments(pieces, memory.length)
+            batches = list(group_reads(segments))
         with self._session("reading", pieces, segments) as session:
 
             def fill(batch: list[Segment]) -> None:
@@ -99,8 +100,9 @@ class Loader:
         Bytes of a window that belong to no piece are left as they are on the host, and undefined on a device.
         """
         slots, slot_bytes = self._slots(ring, target)
-        segments = self._segments(pieces, target.length)
-        windows = list(cut_windows(segments, slot_bytes))
+        with collector_paused():
+            segments = self._segments(pieces, target.length)
+            windows = list(cut_windows(segments, slot_bytes))
         if self.verify:
             windows = spread_windows(windows)
         free: SimpleQueue[_Slot] = SimpleQueue()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ledger.errors import RealizationFailed
 from realizer.adapter import Layout
-from realizer.checkpoint import Checkpoint, absent
+from realizer.checkpoint import Checkpoint, absent, collector_paused
 from realizer.procfs import PAGE
 
 MIB = 1024 * 1024
@@ -59,24 +59,25 @@ def pieces_of(layout: Layout, checkpoint: Checkpoint) -> list[Piece]:
     """
     pieces = []
     tensors = checkpoint.tensors
-    for place in layout.places:
-        if place.derived or not place.sources:
-            raise RealizationFailed(
-                f"{place.name!r} is not made of checkpoint bytes as they are; the loader only copies",
-                "the adapter has to build such a tensor itself",
-            )
-        offset = place.offset
-        for key in place.sources:
-            entry = tensors.get(key)
-            if entry is None:
-                raise absent(key)
-            pieces.append(Piece(key, offset))
-            offset += entry.end - entry.start
-        if offset - place.offset != place.bytes:
-            raise RealizationFailed(
-                f"{place.name!r} takes {place.bytes} bytes; its sources have {offset - place.offset}",
-                "is this the checkpoint that the plan was drafted for?",
-            )
+    with collector_paused():
+        for place in layout.places:
+            if place.derived or not place.sources:
+                raise RealizationFailed(
+                    f"{place.name!r} is not made of checkpoint bytes as they are; the loader only copies",
+                    "the adapter has to build such a tensor itself",
+                )
+            offset = place.offset
+            for key in place.sources:
+                entry = tensors.get(key)
+                if entry is None:
+                    raise absent(key)
+                pieces.append(Piece(key, offset))
+                offset += entry.end - entry.start
+            if offset - place.offset != place.bytes:
+                raise RealizationFailed(
+                    f"{place.name!r} takes {place.bytes} bytes; its sources have {offset - place.offset}",
+                    "is this the checkpoint that the plan was drafted for?",
+                )
     return pieces
 
 

@@ -330,3 +330,22 @@ def test_a_header_of_a_hundred_megabytes_is_read_in_seconds(tmp_path: Path) -> N
     assert len(checkpoint.tensors) == count
     assert checkpoint.headers_digest.startswith("sha256:")
     print(f"read, checked and digested in {time.process_time() - started:.1f} s of processor time")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_left_as_it_was(tmp_path: Path, enabled: bool) -> None:
+    import gc
+
+    before = gc.isenabled()
+    directory = write_checkpoint(tmp_path, [TWO])
+    broken = tmp_path / "broken"
+    write_checkpoint(broken, [TWO])
+    (broken / "model.safetensors").write_bytes(b"")
+    try:
+        (gc.enable if enabled else gc.disable)()
+        open_checkpoint(directory)
+        with pytest.raises(CheckpointError):
+            open_checkpoint(broken)
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()
