@@ -791,6 +791,9 @@ class Recorder:
 
     `clock` is the run's own monotonic clock in nanoseconds, or null for a process that comes later. Calling the
     recorder with a body is the `sink` that the engine takes.
+
+    An interrupt may fall between the commit of an event and this process learning of it. The next call then appends that
+    event again first, which changes nothing where it is recorded: the run can be closed after an interrupt at any point.
     """
 
     def __init__(
@@ -810,6 +813,7 @@ class Recorder:
         self._actor = actor
         self._clock = clock
         self._started = clock() if clock else 0
+        self._unsure: Draft | None = None
 
     def __call__(self, body: Body) -> Recorded:
         draft = Draft(
@@ -821,6 +825,16 @@ class Recorder:
             node_id=self._node_id,
             actor=self._actor,
         )
-        (recorded,) = self._append(self.run_id, self.next_sequence, [draft])
-        self.next_sequence += 1
+        if self._unsure is not None:
+            self._place(self._unsure)
+        return self._place(draft)
+
+    def _place(self, draft: Draft) -> Recorded:
+        self._unsure = draft
+        try:
+            (recorded,) = self._append(self.run_id, self.next_sequence, [draft])
+        except Exception:
+            self._unsure = None
+            raise
+        self.next_sequence, self._unsure = self.next_sequence + 1, None
         return recorded

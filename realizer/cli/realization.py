@@ -18,7 +18,7 @@ from realizer.cli.plan_views import read_plan
 from realizer.cli.rendering import emit_json, emit_text, heading, progress_bars, say, show
 
 if TYPE_CHECKING:
-    from ledger.events import FreezingReference
+    from ledger.events import FreezingReference, Recorder
     from ledger.plan import Plan
     from ledger.store import Store
     from realizer.adapter import Adapter
@@ -100,6 +100,9 @@ def realize(
                     answer = _answer(live, prompt)
         except TallyError:
             raise
+        except KeyboardInterrupt:
+            _close_as_aborted(store, recorder)
+            raise
         except Exception as error:
             raise RealizationFailed(
                 f"the realization stopped: {type(error).__name__}: {' '.join(str(error).split())[:500]}",
@@ -135,6 +138,18 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
+
+
+def _close_as_aborted(store: Store, recorder: Recorder) -> None:
+    """Close a run that was opened and that the interrupt kept the engine from closing."""
+    from ledger.events import RunClosed
+
+    last = None
+    for last in store.events(recorder.run_id):
+        if last.type == RunClosed.TYPE:
+            return
+    if last is not None:
+        recorder(RunClosed(outcome="aborted", error_type="KeyboardInterrupt", message="interrupted by the operator"))
 
 
 def _settle(store: Store, run_id: str, as_json: bool) -> bool:
