@@ -19,6 +19,7 @@ class Json(Protocol):
     def total(self, e: str, path: str, suffix: str) -> str: ...
     def objects(self, e: str, path: str, first: str, second: str) -> str: ...
     def tensors(self, blob: str) -> tuple[str, str]: ...
+    def is_tensor(self) -> str: ...
     def element_text(self, element: str, key: str) -> str: ...
     def element_number(self, element: str, key: str) -> str: ...
     def element_document(self, element: str, key: str) -> str: ...
@@ -72,21 +73,21 @@ class SqliteJson:
 
     def tensors(self, blob: str) -> tuple[str, str]:
         """A row source over a blob that holds an array of objects, and its element."""
-        # A BLOB would be read as JSONB: the cast makes it text. Bytes that are no JSON array give no rows.
+        # A BLOB would be read as JSONB: the cast makes it text. Bytes that are no JSON give no rows.
         data = f"CAST({blob}.data AS TEXT)"
-        return (
-            f"json_each(CASE WHEN json_valid({data}) THEN CASE json_type({data}) WHEN 'array' THEN {data}"
-            f" ELSE '[]' END ELSE '[]' END) AS tensor",
-            "tensor.value",
-        )
+        return f"json_each(CASE WHEN json_valid({data}) THEN {data} ELSE '[]' END) AS tensor", "tensor.value"
+
+    def is_tensor(self) -> str:
+        """The condition that a row of `tensors` is an object in an array."""
+        return "typeof(tensor.key) = 'integer' AND tensor.type = 'object'"
 
     def element_text(self, element: str, key: str) -> str:
-        return f"json_extract({element}, '$.{key}')"
+        # Text is no JSON to json_extract, and would be an error before the condition on the row is looked at.
+        return f"CASE tensor.type WHEN 'object' THEN json_extract({element}, '$.{key}') END"
 
     element_number = element_text
 
-    def element_document(self, element: str, key: str) -> str:
-        return f"json_extract({element}, '$.{key}')"
+    element_document = element_text
 
 
 class PostgresJson:
@@ -146,6 +147,9 @@ class PostgresJson:
 
     def tensors(self, blob: str) -> tuple[str, str]:
         return f"LATERAL jsonb_array_elements(ledger_array({blob}.data)) AS tensor", "tensor.value"
+
+    def is_tensor(self) -> str:
+        return "jsonb_typeof(tensor.value) = 'object'"
 
     def element_text(self, element: str, key: str) -> str:
         return f"{element} ->> '{key}'"

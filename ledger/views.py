@@ -227,7 +227,7 @@ def _tensors(json: Json) -> View:
         "FROM events AS o"
         f"\nJOIN blobs AS b ON b.digest = {json.text('o', 'tensors_blob')}"
         f"\nCROSS JOIN {source}"
-        "\nWHERE o.type = 'materialization.observed'",
+        f"\nWHERE o.type = 'materialization.observed' AND {json.is_tensor()}",
     )
 
 

@@ -106,21 +106,21 @@ CREATE VIEW tensors AS
 SELECT
   o.run_id AS run_id,
   o.materialization_id AS materialization_id,
-  json_extract(tensor.value, '$.name') AS name,
-  json_extract(tensor.value, '$.dtype') AS dtype,
-  json_extract(tensor.value, '$.shape') AS shape,
-  json_extract(tensor.value, '$.bytes') AS bytes,
-  json_extract(tensor.value, '$.offset') AS offset_bytes,
-  json_extract(tensor.value, '$.device') AS device,
-  json_extract(tensor.value, '$.source_digest') AS source_digest,
-  json_extract(tensor.value, '$.resident_digest') AS resident_digest,
-  json_extract(tensor.value, '$.why') AS why,
+  CASE tensor.type WHEN 'object' THEN json_extract(tensor.value, '$.name') END AS name,
+  CASE tensor.type WHEN 'object' THEN json_extract(tensor.value, '$.dtype') END AS dtype,
+  CASE tensor.type WHEN 'object' THEN json_extract(tensor.value, '$.shape') END AS shape,
+  CASE tensor.type WHEN 'object' THEN json_extract(tensor.value, '$.bytes') END AS bytes,
+  CASE tensor.type WHEN 'object' THEN json_extract(tensor.value, '$.offset') END AS offset_bytes,
+  CASE tensor.type WHEN 'object' THEN json_extract(tensor.value, '$.device') END AS device,
+  CASE tensor.type WHEN 'object' THEN json_extract(tensor.value, '$.source_digest') END AS source_digest,
+  CASE tensor.type WHEN 'object' THEN json_extract(tensor.value, '$.resident_digest') END AS resident_digest,
+  CASE tensor.type WHEN 'object' THEN json_extract(tensor.value, '$.why') END AS why,
   o.sequence AS sequence,
   b.digest AS tensors_blob
 FROM events AS o
 JOIN blobs AS b ON b.digest = json_extract(o.envelope, '$.body.tensors_blob')
-CROSS JOIN json_each(CASE WHEN json_valid(CAST(b.data AS TEXT)) THEN CASE json_type(CAST(b.data AS TEXT)) WHEN 'array' THEN CAST(b.data AS TEXT) ELSE '[]' END ELSE '[]' END) AS tensor
-WHERE o.type = 'materialization.observed'
+CROSS JOIN json_each(CASE WHEN json_valid(CAST(b.data AS TEXT)) THEN CAST(b.data AS TEXT) ELSE '[]' END) AS tensor
+WHERE o.type = 'materialization.observed' AND typeof(tensor.key) = 'integer' AND tensor.type = 'object'
 """,
     """
 CREATE VIEW releases AS
@@ -411,7 +411,7 @@ SELECT
 FROM events AS o
 JOIN blobs AS b ON b.digest = o.document #>> '{body,tensors_blob}'
 CROSS JOIN LATERAL jsonb_array_elements(ledger_array(b.data)) AS tensor
-WHERE o.type = 'materialization.observed'
+WHERE o.type = 'materialization.observed' AND jsonb_typeof(tensor.value) = 'object'
 """,
     """
 CREATE VIEW releases AS

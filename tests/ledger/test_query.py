@@ -355,7 +355,16 @@ TENSORS = [
 def test_tensors_come_from_the_blob(location: str) -> None:
     with Store.open(location, write=True, create=True) as store:
         good = store.put_blob(json.dumps(TENSORS).encode(), "application/json")
-        odd = [store.put_blob(data, "application/json") for data in (b"\xff\xfe\x00", b"{}", b"[1, null]", b"[", b"")]
+        odd = [
+            store.put_blob(data, "application/json")
+            for data in (
+                b"\xff\xfe\x00",
+                b'{"a": {"name": "model.layers.0.weight"}}',
+                b'[1, null, "text", [], "{", true, {}]',
+                b"[",
+                b"",
+            )
+        ]
         bodies = clean_bodies(PLAN)
         for materialization, blob in zip(PLAN.materializations, [good, *odd[:3], "sha256:" + "0" * 64], strict=True):
             bodies = changed(
