@@ -92,6 +92,8 @@ class _Audit:
         self._signature: CheckState = "not-checked"
         self._heads: dict[str, tuple[int, str]] = {}
         """Run -> (last sequence, hash of its last event)."""
+        self._types: dict[str, int] = {}
+        """Event type -> how many rows are of it."""
         self._blobs: dict[str, int] = {}
         """Digest of a document -> position of the first event that refers to it."""
         self._plans: dict[str, tuple[str, int]] = {}
@@ -142,6 +144,7 @@ class _Audit:
             self._problem(
                 "chain", "gap", self._frontier.size, f"{total} rows are counted, {self._frontier.size} were read"
             )
+        self._indexes()
         self._documents()
         self._stored(stored, roots)
         self._pins(roots)
@@ -157,9 +160,10 @@ class _Audit:
                 page = self._one_by_one(start, end)
                 following = end
             else:
-                if page and type(page[-1][0]) is not int:
+                if page and (type(page[-1][0]) is not int or page[-1][0] < start):
+                    # A damaged tree can hand out rows in circles.
                     self._unreadable = True
-                    self._problem("chain", "content", start, f"position {page[-1][0]!r} is no number")
+                    self._problem("chain", "content", start, f"after it comes a row with position {page[-1][0]!r}")
                     return
                 following = page[-1][0] + 1 if page else total
             if page:
@@ -191,7 +195,7 @@ class _Audit:
         This runs a million times: names are local, and what is rarely needed is called out of line.
         """
         leaves = []
-        heads, known = self._heads, _KNOWN
+        heads, types, known = self._heads, self._types, _KNOWN
         expected = self._next
         for position, envelope, stored_hash, *columns in rows:
             if position != expected:
@@ -242,6 +246,7 @@ class _Audit:
                 detail = f"run {run_id}: `previous` is {previous}, the event before it has hash {head[1]}"
                 self._problem("chain", "linkage", position, detail, sequence)
             heads[run_id] = (sequence, digest)
+            types[kind] = types.get(kind, 0) + 1
             if (kind, version) not in known:
                 detail = f"event type {kind!r} version {version!r} is not known to this program"
                 self._problem("chain", "unknown-type", position, detail, sequence)
@@ -298,11 +303,43 @@ class _Audit:
         except (KeyError, TypeError, AttributeError):
             self._problem("chain", "content", position, f"the body has not the form of {kind}", sequence)
 
+    def _indexes(self) -> None:
+        """Runs and kinds of events are found through indexes: they must hold what the rows are, no less and nothing else.
+
+        The rows were read in order of position, past every index; one that hides rows would hide them from all but this.
+        """
+        if self._failed or self._unreadable:
+            return
+        try:
+            runs = self._store.base.select("SELECT run_id, count(*), max(sequence) FROM events GROUP BY run_id")
+            types = self._store.base.select("SELECT type, count(*) FROM events GROUP BY type")
+        except LedgerError as error:
+            self._problem("chain", "content", None, f"the indexes cannot be read: {error.message}")
+            return
+        indexed = {run: (count - 1, last) for run, count, last in runs}
+        for run_id in sorted(indexed.keys() | self._heads.keys()):
+            last, _ = self._heads.get(run_id, (None, ""))
+            if indexed.get(run_id) != (last, last):
+                detail = f"the index over runs does not hold exactly the events of run {run_id}"
+                self._problem("chain", "content", None, detail)
+        found: dict[str, int] = dict(types)
+        for kind in sorted(found.keys() | self._types.keys()):
+            if found.get(kind) != self._types.get(kind):
+                detail = (
+                    f"the index over types has {found.get(kind)} events {kind}; the rows are {self._types.get(kind)}"
+                )
+                self._problem("chain", "content", None, detail)
+
     # --- documents and pins ---------------------------------------------------------------------------------------
 
     def _documents(self) -> None:
         """Every document that events refer to is there; every document there is what its digest says."""
-        held = set(self._store.blob_digests())
+        held = set()
+        for listed in self._store.blob_digests():
+            if isinstance(listed, str):
+                held.add(listed)
+            else:
+                self._problem("blobs", "blob-altered", None, f"a document stands under {listed!r}, which is no digest")
         for digest, position in self._blobs.items():
             if digest not in held:
                 self._problem("blobs", "blob-missing", position, f"blob {digest} is referred to and not there")

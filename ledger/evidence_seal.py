@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ledger import canonical
 from ledger.checkpoints import Checkpoint, format_checkpoint
 from ledger.errors import EvidenceBroken
-from ledger.events import Event, Recorded, read_event
+from ledger.events import Event, Recorded, RunOpened, read_event
 from ledger.evidence_checks import expected_blobs, structural_faults, subjects
 from ledger.evidence_form import (
     FORMAT,
@@ -87,10 +87,15 @@ def seal(bundle: EvidenceInput, key: Ed25519PrivateKey | None = None) -> bytes:
 
 
 def make_statement(bundle: EvidenceInput) -> Statement:
-    """The in-toto Statement about a run, its conclusions drawn anew from the events."""
+    """The in-toto Statement about a run, its conclusions drawn anew from the events.
+
+    Raises EvidenceBroken for events that do not begin with run.opened, PlanError and EventError for what cannot be read.
+    """
     plan = parse_plan(bundle.plan_data, what="the run's plan")
     records = [proven.recorded for proven in bundle.events]
     events = _events(bundle.events)
+    if not events or not isinstance(events[0].body, RunOpened):
+        raise EvidenceBroken("nothing was sealed: the events do not begin with run.opened")
     witnesses = [_events(witness) for witness in bundle.witnesses]
     conclusions = conclude(plan, events, witnesses)
     blobs = [

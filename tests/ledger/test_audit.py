@@ -105,3 +105,36 @@ def test_pages_and_checkpoints_fall_where_they_fall(tmp_path: Path, monkeypatch:
         assert (document.status, document.problems) == ("valid-unanchored", [])
         assert seen[-1] == (len(contents.recorded),) * 2
         assert len(seen) == -(-len(contents.recorded) // page)
+
+
+def test_a_damaged_tree_that_hands_out_rows_in_circles_ends_the_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = stored(tmp_path / "t.db", one_run())
+    with Store.open(path) as store:
+        rows = list(store.rows())
+    monkeypatch.setattr(audit._Audit, "_page", lambda self, start: rows[:3])
+    document = verify_ledger(path, use_state=False)
+    assert (document.status, document.problems[0].code, document.problems[0].position) == ("broken", "content", 3)
+
+
+def test_documents_under_no_digest_are_named(tmp_path: Path) -> None:
+    path = stored(tmp_path / "t.db", one_run())
+    with Raw(path) as raw:
+        raw.run("DROP TABLE blobs")
+        raw.run("CREATE TABLE blobs (digest, media_type, data)")
+        raw.run("INSERT INTO blobs VALUES (NULL, 'x', x'00')")
+    codes = [problem.code for problem in verify_ledger(path, use_state=False).problems]
+    assert codes == ["blob-missing", "blob-altered"]
+
+
+def test_a_row_that_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    path = stored(tmp_path / "t.db", one_run())
+    with Raw(path) as raw:
+        raw.unconstrained()
+        raw.run("UPDATE events SET node_id = CAST(x'ff' AS TEXT) WHERE position IN (4, 9)")
+    problems = verify_ledger(path, use_state=False).problems
+    assert [(problem.code, problem.position) for problem in problems if "cannot be read" in problem.detail] == [
+        ("content", 4),
+        ("content", 9),
+    ]

@@ -398,6 +398,31 @@ def column_says_otherwise(path: Path) -> None:
         raw.run("UPDATE events SET run_id = ? WHERE position = ?", run_id(9), TARGET)
 
 
+def _swap_index(path: Path, columns: str) -> None:
+    """The rows stay whole, but the index over those columns is swapped for one without the event at TARGET."""
+    with Raw(path) as raw:
+        raw.run(f"CREATE INDEX partial ON events ({columns}) WHERE position <> {TARGET}")
+        raw.run("PRAGMA writable_schema = ON")
+        ((index,),) = raw.run(
+            "SELECT name FROM pragma_index_list('events') AS list WHERE (SELECT group_concat(name) FROM"
+            " pragma_index_info(list.name)) = ? AND list.name <> 'partial'",
+            columns,
+        )
+        root = "(SELECT rootpage FROM sqlite_master WHERE name = 'partial')"
+        raw.run(f"UPDATE sqlite_master SET rootpage = {root} WHERE name = ?", index)
+        raw.run("DELETE FROM sqlite_master WHERE name = 'partial'")
+
+
+def index_hides_an_event(path: Path) -> None:
+    """Reading the run skips the event."""
+    _swap_index(path, "run_id,sequence")
+
+
+def index_hides_a_type(path: Path) -> None:
+    """Asking for events of that type skips the event."""
+    _swap_index(path, "type,run_id")
+
+
 def sequence_twice(path: Path) -> None:
     with Raw(path) as raw:
         raw.unconstrained()
@@ -517,6 +542,8 @@ BAD: dict[str, Bad] = {
     "field-missing": Bad(field_missing, "content", TARGET),
     "field-of-wrong-type": Bad(field_of_wrong_type, "content", TARGET),
     "column-says-otherwise": Bad(column_says_otherwise, "content", TARGET),
+    "index-hides-an-event": Bad(index_hides_an_event, "content", None),
+    "index-hides-a-type": Bad(index_hides_a_type, "content", None),
     "sequence-twice": Bad(sequence_twice, "gap", TARGET),
     "unknown-type": Bad(unknown_type, "unknown-type", TARGET),
     "newer-version": Bad(newer_version, "unknown-type", TARGET),
