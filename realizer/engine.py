@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import gc
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -98,8 +99,19 @@ class LiveRun:
 
     def __init__(self, plan: Plan, adapter: Adapter, state: RunState) -> None:
         self.plan = plan
-        self.adapter = adapter
         self.state = state
+        self._adapter: Adapter | None = adapter
+
+    @property
+    def adapter(self) -> Adapter:
+        """The adapter that holds the live model. Raises RealizationFailed once the `with` block has ended."""
+        if self._adapter is None:
+            raise RealizationFailed("the model is gone: its memory was freed", "use it inside the `with` block")
+        return self._adapter
+
+    def end(self) -> None:
+        """Let go of the adapter, so that its ranges can be freed while somebody still holds this object."""
+        self._adapter = None
 
     @property
     def model(self) -> Any:
@@ -170,11 +182,15 @@ def realize(
     finally:
         if watch is not None:
             watch.close()
+    live = LiveRun(request.plan, adapter, _present(state))
     try:
-        yield LiveRun(request.plan, adapter, _present(state))
+        yield live
     finally:
+        live.end()
         del adapter, realization
-        ranges.free_all()
+        gc.collect()
+        for refusal in ranges.free_all():
+            warnings.warn(f"{refusal}; it goes when its last holder does", ResourceWarning, stacklevel=2)
 
 
 def _present(state: RunState | None) -> RunState:
@@ -246,6 +262,12 @@ class _Realization:
             {key: planned for planned, key in self.bindings.items() if planned in self.plan.memory_resources},
             private=self.request.private,
         )
+        with closing(self.probes):
+            self._carry_out_observed(adapter)
+        return adapter
+
+    def _carry_out_observed(self, adapter: Adapter) -> None:
+        """From the baseline to the closing sample."""
         self.emit(self.probes.baseline())
         fixture = decode.load_fixture(self.request.reference) if self.request.reference else None
         if fixture is not None:
@@ -275,7 +297,6 @@ class _Realization:
         for access in self.watch.accesses():
             self.emit(access)
         self.emit(self.watch.summary())
-        return adapter
 
     def _accelerators(self) -> list[str]:
         """Torch devices whose memory the plan is bound to."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adapters.causal_lm import CausalLM
-from ledger.errors import CheckpointError, PlanRejected
+from ledger.errors import CheckpointError, PlanRejected, RealizationFailed
 from ledger.plan import MIB
 from realizer.adapter import Claim
 from realizer.process_tree import figures
@@ -79,8 +79,11 @@ def test_the_live_model_is_the_one_that_was_proven_and_is_gone_afterwards(prepar
         )
         assert run.judgement.verdict == "PASS"
 
-    carried = carry_out(prepared, use=use)
+    held: list[Any] = []
+    carried = carry_out(prepared, use=lambda run: (use(run), held.append(run))[0])
     assert carried.error is None
+    with pytest.raises(RealizationFailed, match="gone"):
+        assert held[0].model
     assert len(inside) > 10
     assert all(inside)
     gc.collect()
@@ -88,6 +91,14 @@ def test_the_live_model_is_the_one_that_was_proven_and_is_gone_afterwards(prepar
 
     left = [entry for entry in ProcFS().maps(os.getpid()) if entry.path.startswith("/memfd:") and "tally" in entry.path]
     assert left == []
+
+
+def test_a_model_kept_beyond_the_block_keeps_its_memory_and_is_warned_of(prepared: Prepared) -> None:
+    kept: list[Any] = []
+    with pytest.warns(ResourceWarning, match="still looked into"):
+        carried = carry_out(prepared, use=lambda run: kept.append(run.model))
+    assert carried.error is None
+    assert float(next(kept[0].parameters()).float().abs().sum()) > 0  # it can be used: no view dangles
 
 
 def test_a_private_run_records_no_name_of_the_machine(prepared: Prepared) -> None:
