@@ -73,7 +73,7 @@ class Database(ABC):
 
     @abstractmethod
     def guards(self, select: Callable[[str], list[Row]]) -> dict[str, str]:
-        """Trigger name -> its definition as the database holds it; disabled ones are left out."""
+        """Guard's name -> its definition as the database holds it; disabled triggers are left out."""
 
     @abstractmethod
     def expected_guards(self) -> dict[str, str]:
@@ -383,11 +383,16 @@ class SqliteDatabase(Database):
         return sqlite_error(error, self.shown)
 
     def guards(self, select: Callable[[str], list[Row]]) -> dict[str, str]:
-        rows = select("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+        # The tables' own definitions guard too: their keys, and the columns generated from the envelope.
+        named = ", ".join(f"'{table}'" for table in schema.TABLES)
+        rows = select(
+            f"SELECT name, sql FROM sqlite_master WHERE type = 'trigger' OR type = 'table' AND name IN ({named})"
+        )
         return {name: squeeze(sql) for name, sql in rows}
 
     def expected_guards(self) -> dict[str, str]:
-        return {name: squeeze(sql) for name, sql in schema.guards("sqlite").items()}
+        expected = {**schema.SQLITE_TABLES, **schema.guards("sqlite")}
+        return {name: squeeze(sql) for name, sql in expected.items()}
 
     def close(self) -> None:
         """Close both connections. A reader leaves the folder as it found it: no log that was not there before."""

@@ -118,14 +118,15 @@ def _restore_guards(base: Database, connection: Connection) -> None:
     def select(sql: str) -> list[database.Row]:
         return [tuple(row) for row in connection.exec_driver_sql(sql)]
 
-    wrong = base.missing_guards(select)
+    triggers = schema.guards(base.dialect)
+    wrong = [name for name in base.missing_guards(select) if name in triggers]
     if wrong and base.dialect == "postgresql":
         for sql in schema.POSTGRES_FUNCTIONS.values():
             execute(sql.strip().replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1))
     for name in wrong:
         table = name.split("_", 1)[0]
         execute(f"DROP TRIGGER IF EXISTS {name}" + ("" if base.dialect == "sqlite" else f" ON {table}"))
-        execute(schema.guards(base.dialect)[name])
+        execute(triggers[name])
     left = base.missing_guards(select)
     if left:
         raise LedgerBroken(

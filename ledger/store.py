@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pydantic import ValidationError
+
 from ledger import canonical, database, schema
 from ledger.database import Database, Refused, SqliteDatabase, Transaction
 from ledger.documents import RunSummary
@@ -282,7 +284,8 @@ class Store:
             (PlanFrozen.TYPE, after, PAGE),
         ):
             for row in rows:
-                if canonical.decode(row[1], what="recorded event")["body"]["digest"] == plan_digest:
+                body = canonical.decode(row[1], what="recorded event").get("body")
+                if isinstance(body, dict) and body.get("digest") == plan_digest:
                     return Recorded(*row)
             after = rows[-1][0]
         return None
@@ -294,7 +297,14 @@ class Store:
             " FROM runs ORDER BY position"
         )
         names = ("run_id", "plan_digest", "outcome", "verdict", "assurance", "opened_at", "purpose", "superseded_by")
-        return [RunSummary(**dict(zip(names, row, strict=True))) for row in rows]
+        try:
+            return [RunSummary(**dict(zip(names, row, strict=True))) for row in rows]
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise LedgerBroken(
+                f"ledger {self.base.shown} lists a run whose {first['loc'][0]} has not the form of one: {first['msg']}",
+                "`tally verify` names the event",
+            ) from error
 
     def resolve(self, name: str) -> str:
         """The run id that a full id, a unique prefix, `@latest` or `@latest~N` names.

@@ -338,7 +338,7 @@ def test_states_of_materializations(location: str) -> None:
 
 TENSORS = [
     {
-        "name": "model.layers.0.weight",
+        "name": "model.blocks.0.weight",
         "dtype": "bfloat16",
         "shape": [4, 8],
         "offset": 0,
@@ -348,7 +348,7 @@ TENSORS = [
         "resident_digest": "sha256:aa",
         "why": "in the range",
     },
-    {"name": "model.layers.1.weight", "dtype": "float32", "shape": [], "offset": 64, "bytes": 4, "device": "cpu"},
+    {"name": "model.blocks.1.weight", "dtype": "float32", "shape": [], "offset": 64, "bytes": 4, "device": "cpu"},
 ]
 
 
@@ -359,7 +359,7 @@ def test_tensors_come_from_the_blob(location: str) -> None:
             store.put_blob(data, "application/json")
             for data in (
                 b"\xff\xfe\x00",
-                b'{"a": {"name": "model.layers.0.weight"}}',
+                b'{"a": {"name": "model.blocks.0.weight"}}',
                 b'[1, null, "text", [], "{", true, {}]',
                 b"[",
                 b"",
@@ -375,12 +375,12 @@ def test_tensors_come_from_the_blob(location: str) -> None:
         run_id = record_run(store, bodies)
     rows = ask(location, "SELECT * FROM tensors WHERE name IS NOT NULL ORDER BY run_id, name")
     assert [(row["name"], row["shape"], row["bytes"], row["offset_bytes"]) for row in rows] == [
-        ("model.layers.0.weight", "[4,8]", 64, 0),
-        ("model.layers.1.weight", "[]", 4, 64),
+        ("model.blocks.0.weight", "[4,8]", 64, 0),
+        ("model.blocks.1.weight", "[]", 4, 64),
     ] * 2
     assert rows[0]["resident_digest"] == "sha256:aa"
     assert rows[1]["resident_digest"] is None
-    assert len(named(location, "where-is-tensor", tensor="model.layers.0.weight")) == 2
+    assert len(named(location, "where-is-tensor", tensor="model.blocks.0.weight")) == 2
     assert len(named(location, "where-is-tensor", tensor="%weight", run=run_id)) == 2
     assert named(location, "where-is-tensor", tensor="lm_head.weight") == []
 

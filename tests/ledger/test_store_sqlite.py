@@ -285,6 +285,38 @@ def test_two_processes_that_begin_one_ledger_share_it(tmp_path: Path) -> None:
     assert list(contents(tmp_path)) == ["tally.db"]
 
 
+def test_a_table_made_anew_without_its_keys_is_seen(ledger: Path) -> None:
+    """Columns that are not generated could say anything; putting triggers back does not make it sound."""
+    connection = sqlite3.connect(ledger)
+    kept = connection.execute("SELECT position, envelope, hash FROM events ORDER BY position").fetchall()
+    for view in ("runs", "materializations", "tensors", "releases", "authorities", "executions"):
+        connection.execute(f"DROP VIEW {view}")
+    connection.execute("PRAGMA legacy_alter_table = ON")
+    connection.execute("DROP TABLE events")
+    columns = "position, envelope, hash, event_id, run_id, sequence, type, recorded_at, node_id, materialization_id"
+    connection.execute(f"CREATE TABLE events ({columns})")
+    connection.executemany("INSERT INTO events (position, envelope, hash) VALUES (?, ?, ?)", kept)
+    connection.commit()
+    connection.close()
+    with pytest.raises(LedgerError, match=r"lost its guards against change: events, events_insert_guard"):
+        Store.open(ledger, write=True)
+    with pytest.raises(LedgerBroken, match="guards could not be put back: events"):
+        upgrade(ledger)
+
+
+def test_a_run_of_odd_form_is_broken_not_a_traceback(ledger: Path) -> None:
+    connection = sqlite3.connect(ledger)
+    connection.execute("DROP TRIGGER events_no_update")
+    connection.execute(
+        "UPDATE events SET envelope = replace(envelope, '\"realization\"', '7') WHERE type = 'run.opened'"
+    )
+    connection.execute(schema.guards("sqlite")["events_no_update"])
+    connection.commit()
+    connection.close()
+    with Store.open(ledger) as store, pytest.raises(LedgerBroken, match="whose purpose has not the form"):
+        store.runs()
+
+
 # --- backup -------------------------------------------------------------------------------------------------------
 
 
