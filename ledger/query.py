@@ -27,6 +27,9 @@ __all__ = ["NAMED", "NamedQuery", "QueryResult", "run_query", "schema_text"]
 MAX_RESULT_BYTES = 64 * 1024 * 1024
 """Where a result is cut off whatever the row limit: about what a terminal, a pipe and this process bear."""
 
+MAX_SQLITE_BYTES = 512 * 1024 * 1024
+"""What SQLite may allocate once a query has run in this process: a value can be made a gigabyte long in one step."""
+
 PROGRESS_OPERATIONS = 1_000
 """How many steps of SQLite's machine pass between two looks at the clock; about 0.1 ms."""
 
@@ -134,11 +137,14 @@ def _run_sqlite(
     clock = Clock(seconds)
     try:
         connection = base.reader()
+        connection.execute(f"PRAGMA hard_heap_limit = {MAX_SQLITE_BYTES}").fetchall()
         connection.text_factory = _lenient
         connection.set_authorizer(guard)
         connection.set_progress_handler(clock, PROGRESS_OPERATIONS)
         cursor = connection.execute(statement.text, parameters)
         return _collect(cursor, [column[0] for column in cursor.description or ()], rows)
+    except MemoryError as error:
+        raise QueryError("the query was stopped: it needs too much memory", "make its values smaller") from error
     except (base.driver.Error, base.driver.Warning, ValueError, OverflowError) as error:
         raise _sqlite_refusal(error, guard, clock) from error
     finally:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -155,6 +157,29 @@ def test_huge_values_are_cut_off(ledger: str, monkeypatch: pytest.MonkeyPatch) -
     result = run_query(ledger, "SELECT a.envelope FROM events AS a, events AS b", {})
     assert result.truncated
     assert 100_000 < sum(len(envelope) for (envelope,) in result.rows) < 200_000
+
+
+def test_a_value_made_enormous_is_stopped(tmp_path: Path) -> None:
+    """In one step, which no clock interrupts; in a process of its own, whose memory is looked at."""
+    path = tmp_path / "tally.db"
+    with Store.open(path, write=True, create=True) as store:
+        record_run(store)
+    x = "hex(hex(hex(hex(envelope))))"
+    grown = f"replace(replace({x}, '3', {x}), '3', {x})"
+    code = f"""
+import resource
+from ledger.errors import QueryError
+from ledger.query import run_query
+try:
+    print("answered", run_query({str(path)!r}, {f"SELECT length({grown}) FROM events"!r}, {{}}, seconds=5))
+except QueryError as error:
+    print(error.message)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    message, mebibytes = done.stdout.splitlines()
+    assert message.startswith(("the query was stopped", "the query failed"))
+    assert int(mebibytes) < 800
 
 
 @pytest.mark.parametrize(
