@@ -31,6 +31,8 @@ COMMANDS = {
     "supersede": "runs:supersede",
     "import": "importing:import_",
     "query": "ledgers:query",
+    "report": "reporting:report",
+    "trace": "reporting:trace",
     "export": "evidence_commands:export",
     "verify": "verifying:verify",
     "evidence": "evidence_commands:evidence",
