@@ -261,6 +261,7 @@ _TABLE_COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
             "recorded_at": "UTC, RFC 3339, by the machine's clock",
             "node_id": "the host",
             "materialization_id": "the materialization that the event is about, or NULL",
+            "tensors_blob": "digest of the blob that lists the tensors seen, or NULL",
         },
     ),
     "blobs": (

@@ -29,6 +29,7 @@ CREATE TABLE events (
   recorded_at TEXT NOT NULL GENERATED ALWAYS AS (json_extract(envelope, '$.recorded_at')) VIRTUAL,
   node_id TEXT NOT NULL GENERATED ALWAYS AS (json_extract(envelope, '$.node_id')) VIRTUAL,
   materialization_id TEXT GENERATED ALWAYS AS (json_extract(envelope, '$.body.materialization_id')) VIRTUAL,
+  tensors_blob TEXT GENERATED ALWAYS AS (json_extract(envelope, '$.body.tensors_blob')) VIRTUAL,
   UNIQUE (run_id, sequence)
 ) STRICT
 """,
@@ -52,6 +53,9 @@ CREATE INDEX events_by_type ON events (type, run_id)
 """,
     """
 CREATE INDEX events_by_materialization ON events (run_id, materialization_id, type) WHERE materialization_id IS NOT NULL
+""",
+    """
+CREATE INDEX events_by_blob ON events (tensors_blob) WHERE tensors_blob IS NOT NULL
 """,
     """
 CREATE TRIGGER ledger_no_update BEFORE UPDATE ON ledger BEGIN
@@ -149,6 +153,7 @@ CREATE TABLE events (
   recorded_at text NOT NULL GENERATED ALWAYS AS (envelope::json ->> 'recorded_at') STORED,
   node_id text NOT NULL GENERATED ALWAYS AS (envelope::json ->> 'node_id') STORED,
   materialization_id text GENERATED ALWAYS AS (envelope::json #>> '{body,materialization_id}') STORED,
+  tensors_blob text GENERATED ALWAYS AS (envelope::json #>> '{body,tensors_blob}') STORED,
   document jsonb NOT NULL GENERATED ALWAYS AS (envelope::jsonb) STORED,
   UNIQUE (run_id, sequence)
 ) WITH (toast_tuple_target = 8160)
@@ -173,6 +178,9 @@ CREATE INDEX events_by_type ON events (type, run_id, position)
 """,
     """
 CREATE INDEX events_by_materialization ON events (run_id, materialization_id, type, position) WHERE materialization_id IS NOT NULL
+""",
+    """
+CREATE INDEX events_by_blob ON events (tensors_blob) WHERE tensors_blob IS NOT NULL
 """,
     """
 CREATE FUNCTION ledger_refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -69,7 +69,7 @@ SELECT
   json_extract(r.envelope, '$.body.unplanned_bytes.value') AS unplanned_bytes,
   json_extract(o.envelope, '$.body.source_digest.value') AS source_digest,
   json_extract(o.envelope, '$.body.resident_digest.value') AS resident_digest,
-  json_extract(o.envelope, '$.body.tensors_blob') AS tensors_blob,
+  o.tensors_blob AS tensors_blob,
   s.sequence AS started_sequence,
   r.sequence AS realized_sequence,
   o.sequence AS observed_sequence,
@@ -117,10 +117,15 @@ SELECT
   CASE tensor.type WHEN 'object' THEN json_extract(tensor.value, '$.why') END AS why,
   o.sequence AS sequence,
   b.digest AS tensors_blob
-FROM events AS o
-JOIN blobs AS b ON b.digest = json_extract(o.envelope, '$.body.tensors_blob')
+FROM (
+  WITH seen AS MATERIALIZED (
+    SELECT e.run_id, e.materialization_id, e.sequence, e.tensors_blob FROM events AS e
+    WHERE e.tensors_blob IS NOT NULL AND e.type || '' = 'materialization.observed'
+  ) SELECT * FROM seen
+) AS o
+JOIN blobs AS b ON b.digest = o.tensors_blob
 CROSS JOIN json_each(CASE WHEN json_valid(CAST(b.data AS TEXT)) THEN CAST(b.data AS TEXT) ELSE '[]' END) AS tensor
-WHERE o.type = 'materialization.observed' AND typeof(tensor.key) = 'integer' AND tensor.type = 'object'
+WHERE typeof(tensor.key) = 'integer' AND tensor.type = 'object'
 """,
     """
 CREATE VIEW releases AS
@@ -360,7 +365,7 @@ SELECT
   ledger_number(r.document #> '{body,unplanned_bytes,value}') AS unplanned_bytes,
   o.document #>> '{body,source_digest,value}' AS source_digest,
   o.document #>> '{body,resident_digest,value}' AS resident_digest,
-  o.document #>> '{body,tensors_blob}' AS tensors_blob,
+  o.tensors_blob AS tensors_blob,
   s.sequence AS started_sequence,
   r.sequence AS realized_sequence,
   o.sequence AS observed_sequence,
@@ -408,10 +413,15 @@ SELECT
   tensor.value ->> 'why' AS why,
   o.sequence AS sequence,
   b.digest AS tensors_blob
-FROM events AS o
-JOIN blobs AS b ON b.digest = o.document #>> '{body,tensors_blob}'
+FROM (
+  WITH seen AS MATERIALIZED (
+    SELECT e.run_id, e.materialization_id, e.sequence, e.tensors_blob FROM events AS e
+    WHERE e.tensors_blob IS NOT NULL AND e.type || '' = 'materialization.observed'
+  ) SELECT * FROM seen
+) AS o
+JOIN blobs AS b ON b.digest = o.tensors_blob
 CROSS JOIN LATERAL jsonb_array_elements(ledger_array(b.data)) AS tensor
-WHERE o.type = 'materialization.observed' AND jsonb_typeof(tensor.value) = 'object'
+WHERE jsonb_typeof(tensor.value) = 'object'
 """,
     """
 CREATE VIEW releases AS

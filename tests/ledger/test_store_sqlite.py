@@ -293,7 +293,7 @@ def test_a_table_made_anew_without_its_keys_is_seen(ledger: Path) -> None:
         connection.execute(f"DROP VIEW {view}")
     connection.execute("PRAGMA legacy_alter_table = ON")
     connection.execute("DROP TABLE events")
-    columns = "position, envelope, hash, event_id, run_id, sequence, type, recorded_at, node_id, materialization_id"
+    columns = "position, envelope, hash, event_id, run_id, sequence, type, recorded_at, node_id, materialization_id, tensors_blob"
     connection.execute(f"CREATE TABLE events ({columns})")
     connection.executemany("INSERT INTO events (position, envelope, hash) VALUES (?, ?, ?)", kept)
     connection.commit()
