@@ -27,7 +27,8 @@ run tally plan freeze "$demo/draft.json" --reference "$demo/reference.safetensor
 run tally plan show "$demo/plan.json"
 
 say "Carry the plan out, judge it, and answer a prompt with the very model that was proven."
-run tally realize "$demo/plan.json" --checkpoint "$model" --reference "$demo/reference.safetensors" --prompt "The capital of France is"
+run tally realize "$demo/plan.json" --checkpoint "$model" --reference "$demo/reference.safetensors" \
+  --prompt "The capital of France is" --answer-tokens 2
 
 say "Read it back: the folded state, and where host memory went, from the events alone."
 run tally replay @latest

@@ -156,10 +156,11 @@ def realize(
         )
     except CheckpointError as error:
         problem = error
-    emit(_opened(request, checkpoint, progress))
+    opened = _opened(request, checkpoint, progress)
     ranges = Ranges()
     watch: CheckpointWatch | None = None
     try:
+        emit(opened)
         if checkpoint is None:
             raise problem or CheckpointError("no checkpoint was opened")
         handle = PlanHandle(request.plan)

@@ -40,6 +40,9 @@ DEFAULT_PROMPT = "The capital of France is"
 @click.option("--private", is_flag=True, help="Do not record hostname, user, arguments and directories.")
 @click.option("--verify-content", is_flag=True, help="Digest every tensor at the source and where it came to lie.")
 @click.option("--prompt", metavar="TEXT", help="Answer a prompt with the very model that was proven.")
+@click.option(
+    "--answer-tokens", metavar="N", type=click.IntRange(min=1), default=16, help="Its length at most (default: 16)."
+)
 @ledger_option
 @json_option
 def realize(
@@ -52,6 +55,7 @@ def realize(
     private: bool,
     verify_content: bool,
     prompt: str | None,
+    answer_tokens: int,
     ledger: str,
     as_json: bool,
 ) -> int:
@@ -97,7 +101,7 @@ def realize(
                 engine.realize(request, sink=recorder, put_blob=store.put_blob, progress=progress) as live,
             ):
                 if prompt is not None:
-                    answer = _answer(live, prompt)
+                    answer = _answer(live, prompt, answer_tokens)
         except TallyError:
             raise
         except KeyboardInterrupt:
@@ -173,12 +177,12 @@ def _settle(store: Store, run_id: str, as_json: bool) -> bool:
     return judgement is not None and judgement.verdict == "PASS"
 
 
-def _answer(live: LiveRun, prompt: str) -> str:
+def _answer(live: LiveRun, prompt: str, most_tokens: int) -> str:
     """What the proven model says to the prompt. Raises TallyError where its adapter takes none."""
     answerer = getattr(live.adapter, "answer", None)
     if answerer is None:
         raise TallyError(f"adapter {live.adapter.name!r} answers no prompts", "leave --prompt out")
-    answer: str = answerer(prompt)
+    answer: str = answerer(prompt, most_tokens)
     return answer
 
 
