@@ -33,6 +33,7 @@ COMMANDS = {
     "query": "ledgers:query",
     "report": "reporting:report",
     "trace": "reporting:trace",
+    "serve": "serving:serve",
     "export": "evidence_commands:export",
     "verify": "verifying:verify",
     "evidence": "evidence_commands:evidence",
