@@ -152,9 +152,20 @@ def bytes_are_the_planned_ones(plan: Plan, state: RunState) -> Iterator[Finding]
         if wrong:
             yield _mismatch("materialization.bytes-mismatch", planned, planned.expected_bytes, wrong)
         if planned.streamed_bytes is not None:
-            yield from _mismatches(
-                "materialization.bytes-mismatch", planned, found, "streamed_bytes", planned.streamed_bytes
-            )
+            passed = _passed_through(plan, state, planned)
+            wrong = {said: event for said, event in passed.items() if said.value != planned.streamed_bytes}
+            if wrong:
+                yield _mismatch("materialization.bytes-mismatch", planned, planned.streamed_bytes, wrong)
+
+
+def _passed_through(plan: Plan, state: RunState, planned: Materialization) -> dict[Any, int]:
+    """What was said to have passed through a ring: by itself, or by what of the same unit was filled from it."""
+    return {
+        said: event
+        for other in plan.materializations.values()
+        if other.logical_state_id == planned.logical_state_id and other.id in state.materializations
+        for said, event in known_values(state.materializations[other.id], "streamed_bytes").items()
+    }
 
 
 @declare(MATERIALIZATION, "materialization.persistence-mismatch")

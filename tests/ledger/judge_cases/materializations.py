@@ -204,6 +204,13 @@ MATERIALIZATIONS = [
         run=realized(STAGE, streamed_bytes=claim(256 * MIB)),
     ),
     Case(
+        "a bank filled from a ring through which less went than planned",
+        "FAIL",
+        {"materialization.bytes-mismatch"},
+        plan=part("materializations", STAGE, streamed_bytes=512 * MIB),
+        run=realized(WEIGHTS, streamed_bytes=claim(256 * MIB)),
+    ),
+    Case(
         "staging said to be persistent",
         "FAIL",
         {"materialization.persistence-mismatch"},
