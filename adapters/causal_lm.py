@@ -23,6 +23,7 @@ from adapters.causal_lm_plan import (
     STAGED,
     UNITS,
     WEIGHTS,
+    check_dtype,
     draft,
     layouts_of,
     read_options,
@@ -60,6 +61,7 @@ class CausalLM:
         self._handle = plan
         self._length = options["max_cache_length"]
         self._model = lm.build(checkpoint, options.get("attention"))
+        check_dtype(options, self._model.dtype)
         unit = plan.plan.units.get(WEIGHTS)
         chosen = unit.selection if unit else None
         without = {key for key in checkpoint.tensors if chosen is not None and not chosen.matches(key)}
@@ -121,6 +123,7 @@ class CausalLM:
         config = lm.read_config(checkpoint)
         _check_tokens(fed, config.get_text_config().vocab_size, options)
         dtype = lm.checkpoint_dtype(checkpoint, config)
+        check_dtype(options, dtype)
         transformers.utils.logging.disable_progress_bar()
         model = AutoModelForCausalLM.from_pretrained(
             checkpoint.directory,

@@ -42,7 +42,8 @@ def host_window_bytes() -> int:
 def read_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options with defaults: max_cache_length and decode_steps (tokens), attention, window_bytes, dtype.
 
-    Raises TallyError for one that is unknown, no positive integer, or too small a cache.
+    Numbers may come as text, as a command line gives them. Raises TallyError for one that is unknown, of another type,
+    no positive integer, or too small a cache.
     """
     known = {*DEFAULTS, "attention", "window_bytes", "dtype"}
     if odd := sorted(set(given) - known):
@@ -51,10 +52,7 @@ def read_options(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("max_cache_length", "decode_steps", "window_bytes"):
         if name not in options:
             continue
-        try:
-            options[name] = int(options[name])
-        except (TypeError, ValueError) as error:
-            raise TallyError(f"option {name} is {options[name]!r}, not an integer") from error
+        options[name] = _integer(name, options[name])
         if options[name] < 1:
             raise TallyError(f"option {name} is {options[name]}; it has to be at least 1")
     if options["decode_steps"] >= options["max_cache_length"]:
@@ -62,7 +60,29 @@ def read_options(given: Mapping[str, Any]) -> dict[str, Any]:
             f"a cache of {options['max_cache_length']} tokens has no room for a prompt and {options['decode_steps']} steps",
             "give a larger max_cache_length",
         )
+    for name in ("attention", "dtype"):
+        if name in options and not isinstance(options[name], str):
+            raise TallyError(f"option {name} is {options[name]!r}, not a name")
     return options
+
+
+def _integer(name: str, value: Any) -> int:
+    """A whole number or its digits; neither 1.5 nor true is one, though Python would make it so."""
+    try:
+        if isinstance(value, int | str) and not isinstance(value, bool):
+            return int(value)
+    except ValueError:
+        pass
+    raise TallyError(f"option {name} is {value!r}, not an integer")
+
+
+def check_dtype(options: Mapping[str, Any], dtype: torch.dtype) -> None:
+    """Raises TallyError when the options ask for another dtype than the checkpoint's: nothing here converts."""
+    asked, found = options.get("dtype"), lm.NAMES[dtype]
+    if asked is not None and asked != found:
+        raise TallyError(
+            f"option dtype is {asked!r}; this checkpoint's tensors are {found}", f"leave it out or say {found}"
+        )
 
 
 Places = list[tuple[str, str, tuple[int, ...], tuple[str, ...]]]
@@ -94,6 +114,7 @@ def representation_of(planned: Materialization) -> str:
 def draft(model: Any, checkpoint: Checkpoint, request: DraftRequest) -> Draft:
     """The adapter's lists for a plan, with exact bytes; the model is on the meta device."""
     asked = read_options(request.options)
+    check_dtype(asked, model.dtype)
     without = {*lm.ignored_keys(model, checkpoint), *_second_ends(model, checkpoint)}
     bindings = lm.map_keys(model, checkpoint, without)
     layouts = layouts_of(model, bindings, lm.meta_cache(model, asked["max_cache_length"]))

@@ -262,6 +262,13 @@ def test_the_draft_has_the_fixed_names_and_exact_bytes(models: dict[tuple[str, s
         ({"max_cache_length": 0}, "at least 1"),
         ({"decode_steps": 256}, "has no room"),
         ({"attention": "no-such-attention"}, "no-such-attention"),
+        ({"decode_steps": 1.5}, "1.5, not an integer"),
+        ({"decode_steps": True}, "True, not an integer"),
+        ({"max_cache_length": [64]}, "not an integer"),
+        ({"attention": 7}, "attention is 7, not a name"),
+        ({"attention": {}}, "attention is {}, not a name"),
+        ({"dtype": 0}, "dtype is 0, not a name"),
+        ({"dtype": "BF16"}, "'BF16'; this checkpoint's tensors are F32"),
     ],
 )
 def test_options_that_cannot_be_are_refused(
@@ -269,6 +276,17 @@ def test_options_that_cannot_be_are_refused(
 ) -> None:
     with pytest.raises(TallyError, match=says):
         drafted(models["llama", "float32"], **options)
+
+
+def test_a_plan_whose_dtype_is_not_the_checkpoints_is_refused(models: dict[tuple[str, str], Path]) -> None:
+    raw = json.loads(drafted(models["llama", "float32"]).data)
+    raw["adapter"]["options"]["dtype"] = "BF16"
+    plan = parse_plan(json.dumps(raw).encode())
+    checkpoint = open_checkpoint(models["llama", "float32"])
+    with pytest.raises(TallyError, match="this checkpoint's tensors are F32"):
+        CausalLM(PlanHandle(plan), checkpoint)
+    with pytest.raises(TallyError, match="this checkpoint's tensors are F32"):
+        CausalLM.reference(plan, checkpoint, None, [1, 2])
 
 
 def test_eager_attention_is_recorded_and_exact(models: dict[tuple[str, str], Path]) -> None:
