@@ -43,6 +43,8 @@ def grouped(count: float) -> str:
 def duration(nanoseconds: float) -> str:
     """A span of time in the unit that suits it."""
     seconds = nanoseconds / 1e9
+    if seconds == 0:
+        return "0 s"
     if abs(seconds) < 1e-3:
         return f"{seconds * 1e6:.0f} µs"
     if abs(seconds) < 1:

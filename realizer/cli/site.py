@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import datasette.handle_exception
 from datasette import hookimpl
 from datasette.app import Datasette
 from datasette.plugins import pm
@@ -40,7 +39,7 @@ def site(location: Path, hosts: frozenset[str] | None) -> Datasette:
     if not pm.has_plugin(NAME):
         pm.register(sys.modules[__name__], name=NAME)
     # Without this, every mistyped query prints a screenful of tracebacks with local variables on the server's terminal.
-    datasette.handle_exception.rich = None
+    pm.get_plugin("datasette.handle_exception").rich = None
     return Datasette(
         [str(location)],
         settings={

@@ -1,0 +1,145 @@
+"""`tally report`, `trace` and `serve` as commands: what they write, what they refuse, and with which exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ledger.keys import generate
+from realizer.cli.main import run
+from tests.builders.runs import clean_bodies, small_plan
+from tests.cli.seeding import FIRST, OTHER, SECOND, seed
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
+    """`call("report", ...)` in a folder with a ledger of three runs: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TALLY_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.delenv("TALLY_LEDGER", raising=False)
+    plan = small_plan()
+    bodies = clean_bodies(plan)
+    seed(tmp_path / "tally.db", plan, (FIRST, bodies), (SECOND, bodies), (OTHER, bodies[:12]))
+
+    def calling(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+        capsys.readouterr()
+        code = run(list(arguments))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return calling
+
+
+def test_report_writes_a_page_of_a_run(call: Call) -> None:
+    code, out, err = call("report", FIRST, "-o", "r.html")
+    assert (code, out) == (0, "")
+    assert "r.html" in err
+    html = Path("r.html").read_text("utf-8")
+    assert FIRST in html
+    assert "Merkle root" in html
+
+
+def test_report_to_standard_output_is_the_page_alone(call: Call) -> None:
+    code, out, err = call("report", FIRST, "-o", "-")
+    assert code == 0
+    assert out.startswith("<!doctype html>")
+    assert out.rstrip().endswith("</html>")
+    assert err == ""
+
+
+def test_report_lays_two_runs_side_by_side(call: Call) -> None:
+    assert call("report", FIRST, "--compare", OTHER, "-o", "r.html")[0] == 0
+    html = Path("r.html").read_text("utf-8")
+    assert "Two runs side by side" in html
+    assert OTHER in html
+
+
+def test_report_of_evidence_verifies_it(call: Call) -> None:
+    generate(Path("k.pem"), None)
+    generate(Path("other.pem"), None)
+    assert call("export", FIRST, "--key", "k.pem", "-o", "e.json")[0] == 0
+    assert call("report", "e.json", "-o", "plain.html")[0] == 0
+    assert "NOT AUTHENTICATED" in Path("plain.html").read_text("utf-8")
+    assert call("report", "e.json", "--key", "k.pub", "-o", "signed.html")[0] == 0
+    signed = Path("signed.html").read_text("utf-8")
+    assert "NOT AUTHENTICATED" not in signed
+    assert "Evidence valid." in signed
+    assert call("report", "e.json", "--key", "other.pub", "-o", "foreign.html")[0] == 0
+    assert "Evidence broken." in Path("foreign.html").read_text("utf-8")
+
+
+def test_broken_evidence_has_no_page(call: Call) -> None:
+    Path("e.json").write_text('{"payload":""}')
+    code, _, err = call("report", "e.json", "-o", "r.html")
+    assert code == 4
+    assert err.count("\n") == 1
+    assert not Path("r.html").exists()
+
+
+def test_a_key_is_for_evidence_only(call: Call) -> None:
+    assert call("report", FIRST, "--key", "k.pub", "-o", "r.html")[0] == 2
+
+
+def test_an_unknown_run_leaves_no_file(call: Call) -> None:
+    code, _, err = call("report", "ffff", "-o", "r.html")
+    assert code == 1
+    assert "no run" in err
+    assert not Path("r.html").exists()
+
+
+@pytest.mark.parametrize("command", ["report", "trace"])
+def test_json_tells_the_file_and_its_digest(call: Call, command: str) -> None:
+    code, out, _ = call(command, FIRST, "-o", "written", "--json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["format"] == "tally.written/1"
+    assert document["size"] == Path("written").stat().st_size
+    assert document["facts"] == {"run_id": FIRST}
+    assert call(command, FIRST, "-o", "-", "--json")[0] == 2
+
+
+def test_trace_is_json_and_the_same_from_evidence(call: Call) -> None:
+    assert call("trace", FIRST, "-o", "t.json")[0] == 0
+    assert call("export", FIRST, "-o", "e.json")[0] == 0
+    assert call("trace", "e.json", "-o", "u.json")[0] == 0
+    assert json.loads(Path("t.json").read_text()) == json.loads(Path("u.json").read_text())
+
+
+def test_serve_refuses_what_it_cannot_serve(call: Call) -> None:
+    pytest.importorskip("datasette", reason="Datasette is not installed (extra `serve`)")
+    code, _, err = call("serve", "--ledger", "none.db")
+    assert code == 1
+    assert "no ledger" in err
+    assert not Path("none.db").exists()
+    code, _, err = call("serve", "--ledger", "postgresql+psycopg://user:secret@nowhere/db")
+    assert code == 1
+    assert "db copy" in err
+    assert "secret" not in err
+
+
+def test_serve_without_its_extra_says_which(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "datasette"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent("datasette"), *sys.meta_path])
+    code, _, err = call("serve")
+    assert code == 1
+    assert err == "tally: this needs datasette, which is not installed (pip install 'tallystick[serve]')\n"
+
+
+class Absent:
+    """An import finder for which a package is not installed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name.split(".")[0] == self.name:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
