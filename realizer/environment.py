@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,18 @@ CUDA_KIND = "cuda-gpu"
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-def observe_environment(private: bool = False, *, proc: ProcFS | None = None) -> EnvironmentObserved:
+Devices = Callable[[Measurements], list[tuple[ObservedComputeUnit, ObservedMemoryResource]]]
+"""Finds devices with their memory, and adds facts about them to those given."""
+
+
+def observe_environment(
+    private: bool = False, *, proc: ProcFS | None = None, devices: Devices | None = None
+) -> EnvironmentObserved:
     """Every Compute Unit and Memory Resource of this machine, and facts that bear on memory and speed.
 
     `private` withholds what tells one machine of a kind from another and is not judged: the kernel's build and the
-    processor's name. Device UUIDs stay, since the plan names them and the judge compares them.
+    processor's name. Device UUIDs stay, since the plan names them and the judge compares them. `devices` finds
+    accelerators in another way than by asking torch.
     """
     proc = proc or ProcFS()
     total, available = _ram(proc)
@@ -60,7 +68,7 @@ def observe_environment(private: bool = False, *, proc: ProcFS | None = None) ->
         _shared_memory(total, available),
     ]
     facts = _facts(proc, private)
-    for unit, resource in _cuda(facts):
+    for unit, resource in (devices or _cuda)(facts):
         units.append(unit)
         resources.append(resource)
     return EnvironmentObserved(compute_units=units, memory_resources=resources, facts=facts)

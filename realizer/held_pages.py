@@ -71,11 +71,13 @@ class HeldPagesWatch:
     """Compares what the tree holds through files with what it held at the baseline.
 
     `checkpoint_files` are resolved paths. Ranges of the project are known by their inode and are RssShmem already.
+    `user` is whose files on memory filesystems count, this process's where none is given.
     """
 
     proc: ProcFS
     ranges: Ranges
     checkpoint_files: Sequence[Path]
+    user: int | None = None
     _before: dict[FileKey, Amount | None] = field(default_factory=dict)
     _loose_before: dict[FilePlace, int] = field(default_factory=dict)
     _segments_before: dict[int, int] = field(default_factory=dict)
@@ -102,8 +104,8 @@ class HeldPagesWatch:
         amounts = self._amounts(fillable, self._resident(fillable))
         self._before = {key: amounts.get(key) for key in files}
         self._loose_before = self._unmapped_memory_files(pids, files)
-        self._segments_before = detached_segments(self.proc)
-        self._tmpfs_before = tmpfs_files(self.proc)
+        self._segments_before = detached_segments(self.proc, self.user)
+        self._tmpfs_before = tmpfs_files(self.proc, self.user)
 
     def look(self, pids: Sequence[int]) -> HeldPages:
         """What is held now beyond the baseline. Each figure is unavailable by itself, with its reason."""
@@ -112,7 +114,8 @@ class HeldPagesWatch:
             " holds open unlinked, and detached System V segments, beyond the baseline, libraries and the run's own ranges aside"
         )
         checkpoint_method = "resident pages of checkpoint files in smaps of the tree"
-        tmpfs_method = f"allocated blocks of user {os.geteuid()}'s files on memory filesystems, beyond the baseline"
+        user = os.geteuid() if self.user is None else self.user
+        tmpfs_method = f"allocated blocks of user {user}'s files on memory filesystems, beyond the baseline"
         method = "new_file_mappings and new_tmpfs_files, each file once, less what RssShmem already has of it"
         pages: dict[FilePlace, int] = {}
         beyond = 0
@@ -131,7 +134,7 @@ class HeldPagesWatch:
                 if allocated > old_allocated:
                     pages[place] = allocated - old_allocated
                     beyond += allocated - old_allocated
-            for segment, held in detached_segments(self.proc).items():
+            for segment, held in detached_segments(self.proc, self.user).items():
                 if held > self._segments_before.get(segment, 0):
                     pages[(_SEGMENT, segment)] = held - self._segments_before.get(segment, 0)
                     beyond += pages[(_SEGMENT, segment)]
@@ -144,7 +147,7 @@ class HeldPagesWatch:
         try:
             grown = {
                 place: blocks - self._tmpfs_before.get(place, 0)
-                for place, blocks in tmpfs_files(self.proc).items()
+                for place, blocks in tmpfs_files(self.proc, self.user).items()
                 if blocks > self._tmpfs_before.get(place, 0)
             }
             tmpfs = measured(sum(grown.values()), "bytes", tmpfs_method)
@@ -179,6 +182,10 @@ class HeldPagesWatch:
                 for pid in file.places:
                     found.setdefault(pid, set()).add(file.key[:2])
         return found
+
+    def checkpoint_names(self, pids: Sequence[int]) -> list[str]:
+        """Paths, as maps shows them now, of the checkpoint files that members map, by device and inode."""
+        return sorted({printable(file.key[2]) for file in self._files(pids).values() if self._is_checkpoint(file)})
 
     def _files(self, pids: Iterable[int]) -> dict[FileKey, MappedFile]:
         """Every file that the members map, by key; device mappings and anonymous huge pages are no files."""

@@ -43,21 +43,25 @@ def host(proc: ProcFS) -> Measurements:
     }
 
 
-def cgroup(proc: ProcFS, pids: Collection[int]) -> Measurements:
-    """The memory cgroup's figures, bytes, and `others`: its processes that are not of the tree (0: the tree's alone)."""
+def cgroup(proc: ProcFS, pids: Collection[int], pid: int | None = None) -> Measurements:
+    """The memory cgroup's figures, bytes, and `others`: its processes that are not of the tree (0: the tree's alone).
+
+    `pid` is the process whose cgroup is meant, this one where none is given.
+    """
+    pid = os.getpid() if pid is None else pid
     try:
-        version, folder = memory_cgroup(proc)
+        version, folder = memory_cgroup(proc, pid)
     except Unreadable as error:
         names = [*CGROUP_FILES[2], "others"]
         return {name: unavailable(_unit(name), "memory cgroup", error.message) for name in names}
     found = {name: _control(folder / file) for name, file in CGROUP_FILES[version].items()}
-    found["others"] = _others(folder, pids)
+    found["others"] = _others(folder, pids, pid)
     return found
 
 
-def memory_cgroup(proc: ProcFS) -> tuple[int, Path]:
-    """Version (1 or 2) and folder of the cgroup that this process's memory is charged to. Raises Unreadable."""
-    pid = os.getpid()
+def memory_cgroup(proc: ProcFS, pid: int | None = None) -> tuple[int, Path]:
+    """Version (1 or 2) and folder of the cgroup that the process's (this one's) memory is charged to. Raises Unreadable."""
+    pid = os.getpid() if pid is None else pid
     lines = [line.split(":", 2) for line in proc.text(pid, "cgroup").splitlines() if line.count(":") >= 2]
     paths = {1: None, 2: None} | {
         (2 if names == "" else 1): path for _, names, path in lines if names == "" or "memory" in names.split(",")
@@ -73,7 +77,7 @@ def memory_cgroup(proc: ProcFS) -> tuple[int, Path]:
             folder = Path(mount.point) / inside.lstrip("/")
             if (folder / CGROUP_FILES[version]["current"]).exists():
                 return version, folder
-    raise Unreadable("no memory cgroup of this process with a usage file is mounted")
+    raise Unreadable("no memory cgroup of the process with a usage file is mounted")
 
 
 def _control(path: Path) -> Measurement:
@@ -89,7 +93,7 @@ def _control(path: Path) -> Measurement:
     return measured(int(text), "bytes", method)
 
 
-def _others(folder: Path, pids: Collection[int]) -> Measurement:
+def _others(folder: Path, pids: Collection[int], pid: int) -> Measurement:
     method = "cgroup.procs, here and below, less the tree"
     try:
         inside = {
@@ -97,8 +101,8 @@ def _others(folder: Path, pids: Collection[int]) -> Measurement:
         }
     except (OSError, ValueError) as error:
         return unavailable("processes", method, f"cgroup.procs: {error}")
-    if os.getpid() not in inside:
-        return unavailable("processes", method, "this process is not listed: its ids are another namespace's")
+    if pid not in inside:
+        return unavailable("processes", method, "the process is not listed: its ids are another namespace's")
     return measured(len(inside - set(pids)), "processes", method)
 
 

@@ -32,9 +32,9 @@ def shmem_device() -> int:
         os.close(descriptor)
 
 
-def tmpfs_files(proc: ProcFS) -> dict[FilePlace, int]:
-    """Allocated bytes of this user's regular files on writable memory filesystems, by device and inode."""
-    user = os.geteuid()
+def tmpfs_files(proc: ProcFS, user: int | None = None) -> dict[FilePlace, int]:
+    """Allocated bytes of the user's (this process's) regular files on writable memory filesystems, by device and inode."""
+    user = os.geteuid() if user is None else user
     found: dict[FilePlace, int] = {}
     seen: set[int] = set()
     entries = 0
@@ -82,20 +82,21 @@ def _owned_by(folder: str, user: int) -> bool:
         return False
 
 
-def detached_segments(proc: ProcFS) -> dict[int, int]:
-    """This user's System V shared-memory segments that nobody has attached, by id: their pages, swapped ones too.
+def detached_segments(proc: ProcFS, user: int | None = None) -> dict[int, int]:
+    """The user's (this process's) System V shared-memory segments that nobody has attached, by id: their pages, swapped ones too.
 
     Attached ones are mappings and looked at as such. A kernel built without them has no such file.
     """
     if not (proc.root / "sysvipc" / "shm").exists():
         return {}
+    user = os.geteuid() if user is None else user
     lines = proc.text("sysvipc", "shm").splitlines()
     names = lines[0].split() if lines else []
     found = {}
     for line in lines[1:]:
         row = dict(zip(names, line.split(), strict=False))
         try:
-            if int(row["nattch"]) == 0 and os.geteuid() in (int(row["uid"]), int(row["cuid"])):
+            if int(row["nattch"]) == 0 and user in (int(row["uid"]), int(row["cuid"])):
                 found[int(row["shmid"])] = int(row["rss"]) + int(row["swap"])
         except (KeyError, ValueError) as error:
             raise Unreadable(f"/proc/sysvipc/shm has another form than sysvipc(7): {error}") from error

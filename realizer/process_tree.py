@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ledger.events import Measurement, Measurements, measured, unavailable
@@ -40,8 +41,20 @@ class TreeFigures:
     sums: Measurements
 
 
-def members(proc: ProcFS, root: int) -> list[int]:
-    """The process and all its descendants that have memory (ended ones that wait to be collected have none)."""
+Roots = int | Sequence[int]
+"""The process at the root of the tree, or several."""
+
+_left_out: set[int] = set()
+
+
+def leave_out(pid: int) -> None:
+    """The process and what descends from it belong to no tree: a witness that is a child of the process it watches."""
+    _left_out.add(pid)
+
+
+def members(proc: ProcFS, root: Roots) -> list[int]:
+    """The process, or each of them, and all descendants that have memory (ended ones, waiting to be collected, have
+    none); in order, each once."""
     children: dict[int, list[int]] = {}
     ended: set[int] = set()
     for pid in proc.pids():
@@ -52,13 +65,31 @@ def members(proc: ProcFS, root: int) -> list[int]:
         children.setdefault(int(fields[_PARENT]), []).append(pid)
         if fields[_STATE] in ("Z", "X"):
             ended.add(pid)
-    found, queue = [], [root]
+    found: list[int] = []
+    seen = set(_left_out)
+    queue = [root] if isinstance(root, int) else list(root)
     while queue:
         pid = queue.pop(0)
+        if pid in seen:
+            continue
+        seen.add(pid)
         if pid not in ended:
             found.append(pid)
         queue += sorted(children.get(pid, []))
     return found
+
+
+def status_of(proc: ProcFS, pid: int) -> Measurements:
+    """One process's memory by our names of the classes, bytes. Raises ProcessGone."""
+    problem: str | None = None
+    statuses: dict[int, dict[str, str]] = {}
+    try:
+        statuses[pid] = proc.status(pid)
+    except ProcessGone:
+        raise
+    except Unreadable as error:
+        problem = error.message
+    return {name: _sum_status(name, field, statuses, (pid,), problem) for name, field in STATUS_FIELDS.items()}
 
 
 def adopt_orphans(adopt: bool) -> bool:
@@ -66,13 +97,14 @@ def adopt_orphans(adopt: bool) -> bool:
     return ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(int(adopt)), 0, 0, 0) == 0
 
 
-def figures(proc: ProcFS, root: int, *, reset_peak: bool = True) -> TreeFigures:
+def figures(proc: ProcFS, root: Roots, *, reset_peak: bool = True) -> TreeFigures:
     """The tree's sums. VmHWM is the peak since the last reset of every member; the sum bounds the tree's peak."""
     try:
         pids = members(proc, root)
     except Unreadable as error:
         names = [*STATUS_FIELDS, "minor_faults", "major_faults"]
-        return TreeFigures((root,), {name: unavailable(_unit(name), "process tree", error.message) for name in names})
+        roots = (root,) if isinstance(root, int) else tuple(root)
+        return TreeFigures(roots, {name: unavailable(_unit(name), "process tree", error.message) for name in names})
     statuses: dict[int, dict[str, str]] = {}
     faults: dict[int, list[str]] = {}
     problem: str | None = None
@@ -222,7 +254,7 @@ def swaps(proc: ProcFS) -> Measurements:
     }
 
 
-def read_counter(proc: ProcFS, root: int) -> dict[int, int]:
+def read_counter(proc: ProcFS, root: Roots) -> dict[int, int]:
     """rchar by member: bytes that read calls returned to it. Raises Unreadable where a member's cannot be read."""
     found = {}
     for pid in members(proc, root):

@@ -19,7 +19,7 @@ import sys
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,13 +69,18 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 class CheckpointWatch:
     """Watches checkpoint files from `arm` on, and counts accesses from `mark` on.
 
-    `files` are paths; links are followed. Names reported are relative to the files' common folder.
+    `files` are paths; links are followed. Names reported are relative to the files' common folder. The tree is this
+    process's, or whose members `tree` gives: then this process is an outsider, and its own opens are not the tree's.
     """
 
-    def __init__(self, files: Sequence[Path], *, proc: ProcFS | None = None) -> None:
+    def __init__(
+        self, files: Sequence[Path], *, proc: ProcFS | None = None, tree: Callable[[], list[int]] | None = None
+    ) -> None:
         self.files = [Path(path).resolve() for path in files]
         self.proc = proc or ProcFS()
         self._pid = os.getpid()
+        self._outside = tree is not None
+        self._tree = tree or (lambda: process_tree.members(self.proc, self._pid))
         self._names = _names([Path(path) for path in files])
         self._ids: dict[FileId, str] = {}
         self._paths: dict[FileId, Path] = {}
@@ -119,6 +124,8 @@ class CheckpointWatch:
             self._in_maps[mapped_as(self.proc, path) or file] = file
             self._inotify.watch(file, path, name, reads=False)
             self._openers.watch(file, path)
+        if self._outside:
+            return
         if not _hooked:
             sys.addaudithook(_audit)
             _hooked.append(True)
@@ -134,8 +141,8 @@ class CheckpointWatch:
             self._openers.drain()
             self._forget()
             try:
-                self._held = self._holders(process_tree.members(self.proc, self._pid))
-                self._counters = process_tree.read_counter(self.proc, self._pid)
+                self._held = self.holders(self._tree())
+                self._counters = process_tree.read_counter(self.proc, self._tree())
                 self._counter_problem = None
             except Unreadable as error:
                 self._counter_problem = error.message
@@ -209,8 +216,8 @@ class CheckpointWatch:
         """An access that the audit hook did not see. It is the tree's when the kernel names a member as an opener or a
         member is seen holding the file (for a read: since before the mark); another's when that one is."""
         try:
-            tree = process_tree.members(self.proc, self._pid)
-            held = self._holders(tree)
+            tree = self._tree()
+            held = self.holders(tree)
         except Unreadable:
             tree, held = [self._pid], Counter()
         mine = openers & set(tree)
@@ -231,7 +238,7 @@ class CheckpointWatch:
     def _new_mappings(self) -> None:
         """Mappings that were not there at the mark, made through whichever descriptor."""
         try:
-            held = self._holders(process_tree.members(self.proc, self._pid))
+            held = self.holders(self._tree())
         except Unreadable:
             return  # `summary` says that mappings cannot be seen
         for (pid, how, file), count in (held - self._held).items():
@@ -239,7 +246,7 @@ class CheckpointWatch:
                 self._held[(pid, how, file)] += count
                 self._sight(file, "mapping", "tree", "/proc/PID/maps of the tree", count, [pid])
 
-    def _holders(self, pids: Iterable[int]) -> Counter[Holder]:
+    def holders(self, pids: Iterable[int]) -> Counter[Holder]:
         """Which of these processes map, or hold open, which checkpoint files, and how many times."""
         found: Counter[Holder] = Counter()
         for pid in pids:
@@ -313,7 +320,12 @@ class CheckpointWatch:
         why = "; ".join(problems) or (None if self._marked else "the watch was never marked")
         mapped, opened = self._held_now()
         return SourceWatched(
-            armed=measured(int(armed), "flag", "inotify and audit hook on every checkpoint file", detail=why),
+            armed=measured(
+                int(armed),
+                "flag",
+                f"inotify{'' if self._outside else ' and audit hook'} on every checkpoint file",
+                detail=why,
+            ),
             overflowed=measured(int(self._inotify.overflowed), "flag", "IN_Q_OVERFLOW of inotify"),
             network_filesystem=self._network(),
             tree_accesses=self._count(("tree",)),
@@ -321,8 +333,11 @@ class CheckpointWatch:
             mapped_files=mapped,
             open_descriptors=opened,
             read_bytes=self._read_bytes(),
-            means=[*MEANS, *(["fanotify"] if self._openers.descriptor >= 0 else [])],
+            means=[*self._means(), *(["fanotify"] if self._openers.descriptor >= 0 else [])],
         )
+
+    def _means(self) -> list[str]:
+        return [means for means in MEANS if not (self._outside and means == "audit hook")]
 
     def _count(self, origins: tuple[Origin, ...]) -> Measurement:
         method = "checkpoint watch since the release"
@@ -336,7 +351,7 @@ class CheckpointWatch:
         by_maps = "checkpoint files in /proc/PID/maps of the tree"
         by_descriptors = "descriptors on checkpoint files in /proc/PID/fd of the tree"
         try:
-            held = self._holders(process_tree.members(self.proc, self._pid))
+            held = self.holders(self._tree())
         except Unreadable as error:
             return (
                 unavailable("files", by_maps, error.message),
@@ -351,9 +366,9 @@ class CheckpointWatch:
         method = "rchar in /proc/PID/io of the tree since the release, less this program's reads of /proc"
         if self._counter_problem is not None:
             return unavailable("bytes", method, self._counter_problem)
-        own = ProcFS.bytes_read - self._own_reads
+        own = 0 if self._outside else ProcFS.bytes_read - self._own_reads
         try:
-            now = process_tree.read_counter(self.proc, self._pid)
+            now = process_tree.read_counter(self.proc, self._tree())
         except Unreadable as error:
             return unavailable("bytes", method, error.message)
         grown = sum(max(0, count - self._counters.get(pid, 0)) for pid, count in now.items())
