@@ -14,6 +14,7 @@ from typing import Any
 from ledger.documents import Finding
 from ledger.fold import RunState
 from ledger.plan import Plan
+from ledger.report.rows import is_about
 from ledger.report.timeline import Lane, Sample, Step, Timeline
 from ledger.report.wording import duration, inert, size
 
@@ -184,7 +185,7 @@ def draw(
     for title, detail, lanes in _grouped(plan, timeline.lanes):
         rows = []
         for number, lane in enumerate(lanes):
-            flags = [(found.severity, anchor) for anchor, found in findings if found.subject == lane.id]
+            flags = [(found.severity, anchor) for anchor, found in findings if is_about(found, lane.id)]
             word, text = conditions.get(lane.id, ("unplanned", ""))
             rows.append(
                 Row(

@@ -144,6 +144,7 @@ def render_report(
             findings=findings,
             listed={row.sequence for row in listed},
             statements=_statements(),
+            row_of={number: row.number for row in side.materializations for number, _ in row.findings},
             releases=release_rows(plan, state),
             resources=resource_rows(plan, state),
             verification=verification,

@@ -28,6 +28,8 @@ class Pair:
     observed: str
     source: str
     agrees: bool | None
+    declared: bool = False
+    """Somebody's word, at which nobody looked."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,11 @@ def condition(found: MaterializationState | None) -> tuple[str, str]:
     return ("claimed", "open") if found.realized else ("started", "open")
 
 
+def is_about(finding: Finding, name: str) -> bool:
+    """The finding's subject is that id, or begins with it (`ID after-release`)."""
+    return finding.subject == name or finding.subject.startswith(f"{name} ")
+
+
 def materialization_rows(
     plan: Plan | None, state: RunState, judgement: Judgement | None, findings: Sequence[Finding]
 ) -> list[MaterializationRow]:
@@ -113,13 +120,13 @@ def _row(
         representation=_pair(wanted.representation if wanted else None, seen.representation if seen else None),
         bytes=_bytes(wanted, observed_bytes),
         tensors=said(seen.tensors) if seen is not None else "not observed",
-        claimed=said(claim.bytes) if claim is not None else "nothing claimed",
+        claimed=f"claimed {said(claim.bytes)}" if claim is not None else "nothing claimed",
         condition=word,
         tone=tone,
         figure=said(observed_bytes) if observed_bytes is not None else "not observed",
         assurance=judgement.assurances.get(name, "") if judgement is not None else "",
         events=_sequences(found),
-        findings=[(place, finding) for place, finding in enumerate(findings) if finding.subject == name],
+        findings=[(place, finding) for place, finding in enumerate(findings) if is_about(finding, name)],
     )
 
 
@@ -130,7 +137,12 @@ def _pair(planned: str | None, observed: Measurement | None) -> Pair:
         said(observed) if observed is not None else "not observed",
         how(observed),
         observed.value == planned if known and observed is not None else None,
+        _declared(observed),
     )
+
+
+def _declared(observed: Measurement | None) -> bool:
+    return observed is not None and observed.known and not observed.observed
 
 
 def _bytes(wanted: Materialization | None, observed: Measurement | None) -> Pair:
@@ -143,7 +155,13 @@ def _bytes(wanted: Materialization | None, observed: Measurement | None) -> Pair
     agrees: bool | None = None
     if wanted is not None and observed is not None and isinstance(observed.value, int | float):
         agrees = abs(observed.value - wanted.expected_bytes) <= (wanted.tolerance_bytes or 0)
-    return Pair(f"{grouped(wanted.expected_bytes)} B" if wanted is not None else None, text, how(observed), agrees)
+    return Pair(
+        f"{grouped(wanted.expected_bytes)} B" if wanted is not None else None,
+        text,
+        how(observed),
+        agrees,
+        _declared(observed),
+    )
 
 
 def _sequences(found: MaterializationState | None) -> list[tuple[str, int]]:

@@ -106,10 +106,20 @@ def shortened(text: str, longest: int = LONGEST_VALUE) -> str:
 
 
 def compact(value: Any) -> str:
-    """A value out of a document on one line: text as it is, anything else as JSON."""
+    """A value out of a document on one line: text as it is, lists and objects by their parts, null as `null`."""
+    return shortened(_told(value))
+
+
+def _told(value: Any, *, inner: bool = False) -> str:
     if isinstance(value, str):
-        return shortened(value)
-    return shortened(json.dumps(value, ensure_ascii=False, sort_keys=True))
+        return value
+    if isinstance(value, dict) and value:
+        parts = ", ".join(f"{key}: {_told(item, inner=True)}" for key, item in sorted(value.items()))
+        return f"({parts})" if inner else parts
+    if isinstance(value, list) and value:
+        parts = ", ".join(_told(item, inner=True) for item in value)
+        return f"[{parts}]" if inner else parts
+    return json.dumps(value, ensure_ascii=False)
 
 
 def digest(text: str | None) -> Markup:
