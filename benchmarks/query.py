@@ -53,6 +53,7 @@ def fill(location: str, runs: int) -> None:
     plan = edited_plan(small_plan(), more)
     bodies = clean_bodies(plan)
     with Store.open(location, write=True, create=True) as store:
+        store.put_blob(plan.data, "application/json")
         tensors = [
             {
                 "name": f"model.blocks.{number}.weight",

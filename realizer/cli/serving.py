@@ -51,7 +51,8 @@ def serve(host: str, port: int, ledger: str, as_json: bool) -> None:
             "Datasette serves SQLite files, and this ledger is in PostgreSQL",
             "`tally db copy URL tally.db` makes a file to serve",
         )
-    with Store.open(ledger):
+    with Store.open(ledger) as store:
+        store.runs()  # Datasette reads through the views: altered ones are refused before anything is served
         path = database.sqlite_path(ledger).absolute()
     local = host in LOOPBACK
     opened = _listen(host, port)

@@ -46,6 +46,7 @@ def site(location: Path, hosts: frozenset[str] | None) -> Datasette:
             "sql_time_limit_ms": SQL_SECONDS * 1_000,
             "max_returned_rows": MOST_ROWS,
             "allow_download": False,
+            "suggest_facets": False,  # asks the views once more for every column
             "allow_csv_stream": False,
             "num_sql_threads": 3,
         },
