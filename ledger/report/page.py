@@ -274,6 +274,12 @@ def environment() -> Environment:
     return made
 
 
+def prepare() -> None:
+    """Compile every template, so that the first page that is asked for need not wait for it."""
+    for name in environment().list_templates(extensions=["j2"]):
+        environment().get_template(name)
+
+
 @cache
 def assets() -> dict[str, Any]:
     """The page's style and script, and the policy that lets nothing else run and nothing be fetched."""

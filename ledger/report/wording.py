@@ -20,7 +20,8 @@ def inert(value: object) -> str:
 
     HTML's own characters are the template's business, which escapes every value.
     """
-    return canonical.printable(value if isinstance(value, str) else str(value))
+    text = value if isinstance(value, str) else str(value)
+    return text if text.isprintable() else canonical.printable(text)
 
 
 def size(count: float) -> str:
@@ -133,7 +134,7 @@ def pretty(value: Any, longest: int = 20_000) -> Markup:
     """A document as indented JSON over many lines, each inert and escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=1)
     cut = len(text) > longest
-    lines = [inert(line) for line in (text[:longest] if cut else text).split("\n")]
+    lines = (text[:longest] if cut else text).split("\n")
     if cut:
         lines.append(f"… ({len(text)} characters; `tally log --json` has all of them)")
-    return Markup("\n").join(escape(line) for line in lines)
+    return escape("\n".join(inert(line) for line in lines))

@@ -19,7 +19,7 @@ from ledger.errors import NotFound, TallyError
 from ledger.named_queries import NAMED, NamedQuery
 from ledger.query import SQLITE_FUNCTIONS
 from ledger.report.lists import ListedQuery, render_message, render_queries, render_runs
-from ledger.report.page import Link
+from ledger.report.page import Link, prepare
 from ledger.store import Store
 from realizer.cli.reporting import page_of, place_in
 from realizer.cli.resolving import from_store
@@ -38,6 +38,7 @@ def site(location: Path, hosts: frozenset[str] | None) -> Datasette:
     """
     if not pm.has_plugin(NAME):
         pm.register(sys.modules[__name__], name=NAME)
+    prepare()
     # Without this, every mistyped query prints a screenful of tracebacks with local variables on the server's terminal.
     pm.get_plugin("datasette.handle_exception").rich = None
     return Datasette(
