@@ -21,12 +21,14 @@ from ledger.checkpoints import Checkpoint, NoteForged, parse_checkpoint, verify_
 from ledger.database import squeeze
 from ledger.documents import Checks, CheckState, Problem, ProblemCode, VerificationDocument
 from ledger.errors import EventError, LedgerError, PlanError, TallyError
-from ledger.events import BODY_BY_TYPE, NO_PLAN, UPCASTS, PlanFrozen, RunOpened
+from ledger.events import BODY_BY_TYPE, ENVELOPE_VERSION, NO_PLAN, UPCASTS, PlanFrozen, RunOpened
 from ledger.merkle import Frontier
 from ledger.plan import parse_plan
 from ledger.schema import SQLITE_TABLES
 from ledger.store import PAGE, Store
 
+LAST_POSITION = 2**63 - 1
+"""The largest that SQLite can hold and be asked for."""
 MAX_PROBLEMS = 50
 """Problems listed; a ledger rewritten from some place on would otherwise list every event after it."""
 
@@ -117,6 +119,8 @@ class _Audit:
 
     def _problem(self, check: str, code: ProblemCode, position: int | None, detail: str, sequence: Any = None) -> None:
         self._failed[check] = "failed"
+        # In a table made anew a position can be anything.
+        position = position if type(position) is int else None
         if len(self._problems) < MAX_PROBLEMS:
             number = sequence if isinstance(sequence, int) else None
             self._problems.append(Problem(code=code, position=position, sequence=number, detail=detail))
@@ -125,7 +129,8 @@ class _Audit:
 
     def run(self, progress: Progress | None) -> None:
         total = self._store.size()
-        stored = self._store.checkpoints()
+        self._definitions()
+        stored = self._checkpoints()
         stops = sorted({pin.size for pin in self._anchors} | {size for size, _, _ in stored})
         roots = {0: self._frontier.root()}
         for page in self._pages(total):
@@ -149,6 +154,21 @@ class _Audit:
         self._stored(stored, roots)
         self._pins(roots)
 
+    def _definitions(self) -> None:
+        """Views and indexes as this program makes them: through others, queries would show something else than the rows."""
+        for name in self._store.base.altered_views():
+            detail = f"the view or index {name} is not as this program makes it: what it shows need not be recorded"
+            self._problem("chain", "content", None, detail)
+        if self._store.base.dialect == "sqlite" and not self._columns_generated:
+            self._problem("chain", "content", None, "the columns of table events are not generated as they should be")
+
+    def _checkpoints(self) -> list[tuple[int, str, str]]:
+        try:
+            return self._store.checkpoints()
+        except LedgerError as error:
+            self._problem("chain", "content", None, error.message)
+            return []
+
     def _pages(self, total: int) -> Iterator[list[tuple[Any, ...]]]:
         """Rows in pages; a row that the database cannot hand out is named, and reading goes on after it."""
         start = 0
@@ -168,7 +188,7 @@ class _Audit:
                 following = page[-1][0] + 1 if page else total
             if page:
                 yield page
-            if not page and following >= total:
+            if (not page and following >= total) or following > LAST_POSITION:
                 return
             start = following
 
@@ -199,8 +219,10 @@ class _Audit:
         expected = self._next
         for position, envelope, stored_hash, *columns in rows:
             if position != expected:
-                self._problem("chain", "gap", expected, f"position {expected} is missing: the next row has {position}")
-            expected = position + 1
+                self._problem(
+                    "chain", "gap", expected, f"position {expected} is missing: the next row has {position!r}"
+                )
+            expected = (position if type(position) is int else expected) + 1
             if type(envelope) is not str:
                 self._problem("chain", "content", position, f"the envelope is not text: {type(envelope).__name__}")
                 leaves.append(sha256(b"").digest())
@@ -221,7 +243,7 @@ class _Audit:
                 if event is not None:
                     self._problem("chain", "content", position, "the envelope does not have an envelope's fields")
                 continue
-            _, body, _, event_id, node_id, previous, recorded_at, run_id, sequence, kind, version, _ = event.values()
+            _, body, _, event_id, node_id, previous, recorded_at, run_id, sequence, kind, version, form = event.values()
             digest = leaf.hex()
             if digest != stored_hash:
                 detail = f"the envelope's hash is {digest}, the one recorded beside it {stored_hash}"
@@ -247,7 +269,9 @@ class _Audit:
                 self._problem("chain", "linkage", position, detail, sequence)
             heads[run_id] = (sequence, digest)
             types[kind] = types.get(kind, 0) + 1
-            if (kind, version) not in known:
+            if type(form) is not int or form != ENVELOPE_VERSION:
+                self._problem("chain", "unknown-type", position, f"envelope version {form!r} is not known", sequence)
+            elif (kind, version) not in known:
                 detail = f"event type {kind!r} version {version!r} is not known to this program"
                 self._problem("chain", "unknown-type", position, detail, sequence)
             elif kind in _REFERRING:
@@ -311,8 +335,12 @@ class _Audit:
         if self._failed or self._unreadable:
             return
         try:
-            runs = self._store.base.select("SELECT run_id, count(*), max(sequence) FROM events GROUP BY run_id")
-            types = self._store.base.select("SELECT type, count(*) FROM events GROUP BY type")
+            # Up to where the rows were read: others may append meanwhile. `+` keeps SQLite from going by position.
+            read = (self._frontier.size,)
+            runs = self._store.base.select(
+                "SELECT run_id, count(*), max(sequence) FROM events WHERE +position < ? GROUP BY run_id", read
+            )
+            types = self._store.base.select("SELECT type, count(*) FROM events WHERE +position < ? GROUP BY type", read)
         except LedgerError as error:
             self._problem("chain", "content", None, f"the indexes cannot be read: {error.message}")
             return
@@ -345,7 +373,11 @@ class _Audit:
                 self._problem("blobs", "blob-missing", position, f"blob {digest} is referred to and not there")
         for digest in sorted(held):
             referring = self._blobs.get(digest)
-            data = self._store.blob(digest)
+            try:
+                data = self._store.blob(digest)
+            except LedgerError as error:
+                self._problem("blobs", "blob-altered", referring, error.message)
+                continue
             computed = canonical.sha256_digest(data) if data is not None else "gone"
             if computed != digest:
                 self._problem("blobs", "blob-altered", referring, f"blob {digest} holds bytes with digest {computed}")

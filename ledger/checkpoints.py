@@ -27,6 +27,9 @@ MAX_NOTE_CHARACTERS = 64 * 1024
 MAX_SIGNATURES = 16
 MAX_TREE_SIZE = 2**53 - 1
 
+ORIGIN = re.compile(r"(?!.*\.(?:lock|new)\Z)[0-9A-Za-z][0-9A-Za-z._-]{0,127}", re.ASCII)
+"""What a ledger's origin looks like: a plain name, and none that stands beside a pin for another purpose."""
+
 _SIZE = re.compile(r"0|[1-9][0-9]{0,15}", re.ASCII)
 _SIGNATURE_LINE = re.compile(r"— ([^\s+]+) ([A-Za-z0-9+/]+={0,2})")
 

@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from ledger import schema
 from ledger.errors import LedgerBroken, LedgerError
 from ledger.schema import Dialect
+from ledger.views import create_views
 
 Row = tuple[Any, ...]
 
@@ -87,14 +88,42 @@ class Database(ABC):
         return []
 
     def missing_guards(self, select: Callable[[str], list[Row]] | None = None) -> list[str]:
-        """Names of guards that are gone or say something else than they should, sorted; read with `select`."""
-        found = self.guards(select or self.select)
-        return sorted(name for name, sql in self.expected_guards().items() if found.get(name) != sql)
+        """Names of guards that are gone or say something else than they should, sorted; read with `select`.
+
+        A trigger that is not ours counts too: it could swallow or change what is appended.
+        """
+        return differing(self.guards(select or self.select), self.expected_guards())
+
+    def altered_views(self, select: Callable[[str], list[Row]] | None = None) -> list[str]:
+        """Names of views and indexes that are gone or not as this version makes them, sorted; read with `select`.
+
+        What is read through those need not be what is recorded. PostgreSQL keeps no text to compare, so there none is named.
+        """
+        return []
+
+    def refuse_altered_views(self) -> None:
+        """Raise LedgerBroken when views or indexes are not as this version makes them."""
+        altered = self.altered_views()
+        if altered:
+            raise LedgerBroken(
+                f"ledger {self.shown} has views or indexes that this program did not make so: {', '.join(altered)}",
+                "what is read through them need not be what is recorded; `tally db upgrade` puts them back",
+            )
+
+
+def differing(found: dict[str, str], expected: dict[str, str]) -> list[str]:
+    """Names that one has and the other has not, or not so; sorted."""
+    return sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
 
 
 def squeeze(sql: str) -> str:
     """A statement with its white space made single, for comparison."""
     return " ".join(sql.split())
+
+
+def _form(sql: str) -> str:
+    """A statement without the white space that SQL does not need around brackets and commas."""
+    return re.sub(r"\s*([(),])\s*", r"\1", squeeze(sql))
 
 
 # --- where ----------------------------------------------------------------------------------------------------------
@@ -220,14 +249,16 @@ def sqlite_error(error: Exception, shown: str) -> LedgerError:
     text = str(error)
     if type(error).__name__ == "IntegrityError":
         return Refused(f"ledger {shown} refused the row: {text}")
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, MemoryError):
+        return LedgerError(f"ledger {shown} holds a value that is too large for the memory there is", "free memory")
+    if isinstance(error, UnicodeDecodeError) or "decode to UTF-8" in text:
         # The driver itself fails so when what SQLite says of a damaged file is not UTF-8.
         return LedgerBroken(f"ledger {shown} is damaged: its text is not UTF-8", "restore a backup")
     if "locked" in text or "busy" in text:
         return LedgerError(f"ledger {shown} stayed locked by another writer for {BUSY_SECONDS} s", "try again")
     if "readonly" in text:
         return LedgerError(f"ledger {shown} is read-only", "make it and its folder writable, or name another ledger")
-    if "malformed" in text or "not a database" in text:
+    if "malformed" in text or "not a database" in text or text.startswith(("no such table", "no such column")):
         return LedgerBroken(f"ledger {shown} is damaged: {text}", "restore a backup; `tally verify` says what is wrong")
     if "unable to open" in text:
         return LedgerError(f"cannot open ledger {shown}: {text}")
@@ -265,7 +296,7 @@ class SqliteDatabase(Database):
         self._found_log = self._log_exists()
 
     def _log_exists(self) -> bool:
-        return Path(f"{self.path}-wal").exists()
+        return _log(self.path).exists()
 
     def _connect(self, mode: str) -> Any:
         # Read-write connections use mode=rw: SQLite would otherwise create a missing file.
@@ -339,7 +370,7 @@ class SqliteDatabase(Database):
         with self._lock:
             try:
                 return self.reader().execute(sql, parameters).fetchall()
-            except (self.driver.Error, UnicodeDecodeError) as error:
+            except (self.driver.Error, UnicodeDecodeError, MemoryError) as error:
                 raise self.translate(error) from error
 
     @contextmanager
@@ -350,7 +381,7 @@ class SqliteDatabase(Database):
                 connection.execute("BEGIN IMMEDIATE")
                 yield SqliteTransaction(connection)
                 connection.execute("COMMIT")
-            except self.driver.Error as error:
+            except (self.driver.Error, MemoryError) as error:
                 self._give_up()
                 raise self.translate(error) from error
             except BaseException:
@@ -384,15 +415,25 @@ class SqliteDatabase(Database):
 
     def guards(self, select: Callable[[str], list[Row]]) -> dict[str, str]:
         # The tables' own definitions guard too: their keys, and the columns generated from the envelope.
-        named = ", ".join(f"'{table}'" for table in schema.TABLES)
         rows = select(
-            f"SELECT name, sql FROM sqlite_master WHERE type = 'trigger' OR type = 'table' AND name IN ({named})"
+            "SELECT name, sql FROM sqlite_master"
+            f" WHERE type = 'trigger' OR type = 'table' AND name IN ({_named(schema.TABLES)})"
         )
         return {name: squeeze(sql) for name, sql in rows}
 
     def expected_guards(self) -> dict[str, str]:
         expected = {**schema.SQLITE_TABLES, **schema.guards("sqlite")}
         return {name: squeeze(sql) for name, sql in expected.items()}
+
+    def altered_views(self, select: Callable[[str], list[Row]] | None = None) -> list[str]:
+        # An index of somebody else's on our tables would be asked too; what SQLite makes itself for a key has no text.
+        rows = (select or self.select)(
+            "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
+            f" AND (type = 'index' AND tbl_name IN ({_named(schema.TABLES)})"
+            f" OR type = 'view' AND name IN ({_named(create_views('sqlite'))}))"
+        )
+        expected = {**schema.SQLITE_INDEXES, **create_views("sqlite")}
+        return differing({name: _form(sql) for name, sql in rows}, {name: _form(sql) for name, sql in expected.items()})
 
     def close(self) -> None:
         """Close both connections. A reader leaves the folder as it found it: no log that was not there before."""
@@ -406,12 +447,17 @@ class SqliteDatabase(Database):
             sweep_log(self.path, self.driver, found_log=self._found_log)
 
 
+def _named(names: Iterable[str]) -> str:
+    """Our own names as a list of SQL strings."""
+    return ", ".join(f"'{name}'" for name in names)
+
+
 def sweep_log(path: Path, driver: Any, *, found_log: bool) -> None:
     """Let SQLite remove the empty log that a read-only connection made and cannot remove, unless it was there before.
 
     It goes through SQLite's own locks, so a writer that has come meanwhile keeps its log.
     """
-    if found_log or not Path(f"{path}-wal").exists() or not os.access(path, os.W_OK):
+    if found_log or not _log(path).exists() or not os.access(path, os.W_OK):
         return
     with suppress(driver.Error):  # left as it is when somebody else holds it: tidiness is no reason to fail
         connection = driver.connect(f"file:{_quote(path)}?mode=rw", uri=True, isolation_level=None, timeout=0)
@@ -419,6 +465,11 @@ def sweep_log(path: Path, driver: Any, *, found_log: bool) -> None:
             connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
         finally:
             connection.close()
+
+
+def _log(path: Path) -> Path:
+    """Where SQLite keeps the file's log: beside the file itself, where `path` is a link to it."""
+    return Path(f"{os.path.realpath(path)}-wal")
 
 
 def _quote(path: Path) -> str:

@@ -239,18 +239,23 @@ def _check_postgres(location: str) -> dict[str, Any]:
 
 def _common(base: Database, version: int) -> dict[str, Any]:
     """What both backends tell: version, guards, counts."""
-    missing = base.missing_guards()
+    missing, altered = base.missing_guards(), base.altered_views()
+    origins = base.select("SELECT origin FROM ledger")
     ((events, runs, blobs, blob_bytes, checkpoints),) = base.select(
         "SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM events WHERE type = 'run.opened' AND sequence = 0),"
         " (SELECT count(*) FROM blobs), (SELECT coalesce(sum(length(data)), 0) FROM blobs),"
         " (SELECT count(*) FROM checkpoints)"
     )
     problems = [f"guards are gone: {', '.join(missing)}; `tally db upgrade` puts them back"] if missing else []
+    if altered:
+        problems.append(f"views are altered: {', '.join(altered)}; `tally db upgrade` puts them back")
+    if len(origins) != 1:
+        problems.append(f"the ledger has {len(origins)} origins; it should have one")
     if version < schema.VERSION:
         problems.append(f"schema {version} is older than this program's {schema.VERSION}: run `tally db upgrade`")
     return {
         "backend": base.dialect,
-        "origin": base.select("SELECT origin FROM ledger")[0][0],
+        "origin": ", ".join(str(origin) for (origin,) in origins),
         "version": version,
         "program_version": schema.VERSION,
         "guards": "ok" if not missing else "gone: " + ", ".join(missing),

@@ -6,6 +6,7 @@ record and the guards are one transaction under the ledger's write lock: all of 
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,11 @@ from ledger import database, schema
 from ledger.database import Database, SqliteDatabase
 from ledger.errors import LedgerBroken, LedgerError
 from ledger.postgres import PostgresDatabase, placeholders
+from ledger.views import create_views
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import Connection, Engine
 
 
@@ -89,8 +93,10 @@ def _engine(base: Database) -> Engine:
 
 
 def _recorded_version(connection: Connection) -> int:
-    (recorded,) = connection.exec_driver_sql(f"SELECT version_num FROM {schema.VERSION_TABLE}").one()
-    return int(recorded)
+    rows = [tuple(row) for row in connection.exec_driver_sql(f"SELECT version_num FROM {schema.VERSION_TABLE}")]
+    if len(rows) != 1 or not re.fullmatch(r"[0-9]{1,9}", str(rows[0][0]), re.ASCII):
+        raise LedgerBroken(f"the ledger's record of its version is damaged: {rows[:2]!r}", "restore a backup")
+    return int(rows[0][0])
 
 
 def _run_steps(connection: Connection) -> None:
@@ -119,6 +125,10 @@ def _restore_guards(base: Database, connection: Connection) -> None:
         return [tuple(row) for row in connection.exec_driver_sql(sql)]
 
     triggers = schema.guards(base.dialect)
+    if base.dialect == "sqlite":
+        _restore_views(base, execute, select)
+        for name in base.guards(select).keys() - base.expected_guards().keys():
+            execute(f"DROP TRIGGER {_quoted(name)}")
     wrong = [name for name in base.missing_guards(select) if name in triggers]
     if wrong and base.dialect == "postgresql":
         for sql in schema.POSTGRES_FUNCTIONS.values():
@@ -132,3 +142,24 @@ def _restore_guards(base: Database, connection: Connection) -> None:
         raise LedgerBroken(
             f"ledger {base.shown}: guards could not be put back: {', '.join(left)}", "copy it with `tally db copy`"
         )
+
+
+def _restore_views(base: Database, execute: Callable[[str], None], select: Callable[[str], list[database.Row]]) -> None:
+    """Make the views and indexes of an SQLite ledger again that are not as they should be, and drop indexes not ours."""
+    ours = {**schema.SQLITE_INDEXES, **create_views("sqlite")}
+    for name in base.altered_views(select):
+        for (kind,) in select(f"SELECT type FROM sqlite_master WHERE name = {_string(name)}"):
+            execute(f"DROP {kind} {_quoted(name)}")
+        if name in ours:
+            execute(ours[name])
+    left = base.altered_views(select)
+    if left:
+        raise LedgerBroken(f"ledger {base.shown}: views could not be put back: {', '.join(left)}", "restore a backup")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _string(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ledger.checkpoints import (
     MAX_NOTE_CHARACTERS,
+    ORIGIN,
     Checkpoint,
     NoteError,
     format_checkpoint,
@@ -34,8 +34,6 @@ STATE_VARIABLE = "TALLY_STATE_DIR"
 ACCEPT_HINT = (
     "if you restored an older copy on purpose, `tally pin --accept` takes it as it is; else find out who changed it"
 )
-
-_ORIGIN = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}", re.ASCII)
 
 
 class Rollback(LedgerBroken):
@@ -58,7 +56,7 @@ def state_folder() -> Path:
 
 def pin_path(origin: str) -> Path:
     """Where the pin of that ledger is kept. Raises LedgerError for an origin that is no plain name."""
-    if not _ORIGIN.fullmatch(origin):
+    if not ORIGIN.fullmatch(origin):
         raise LedgerError(f"the ledger's origin {origin!r} is no plain name, so nothing can be pinned under it")
     return state_folder() / "pins" / origin
 

@@ -136,6 +136,7 @@ def _run_sqlite(
     guard = Authorizer(view.name for view in views("sqlite"))
     clock = Clock(seconds)
     try:
+        base.refuse_altered_views()
         connection = base.reader()
         connection.execute(f"PRAGMA hard_heap_limit = {MAX_SQLITE_BYTES}").fetchall()
         connection.text_factory = _lenient

@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
 from ledger import canonical, database, schema
+from ledger.checkpoints import ORIGIN
 from ledger.database import Database, Refused, SqliteDatabase, Transaction
 from ledger.documents import RunSummary
 from ledger.errors import Conflict, EventError, LedgerBroken, LedgerError, NotFound
@@ -51,7 +52,10 @@ class Store:
         rows = base.select("SELECT origin FROM ledger")
         if len(rows) != 1:
             raise LedgerBroken(f"ledger {base.shown} has {len(rows)} origins; it should have one")
+        if type(rows[0][0]) is not str or not ORIGIN.fullmatch(rows[0][0]):
+            raise LedgerBroken(f"ledger {base.shown} has origin {rows[0][0]!r}, which is no plain name")
         self.origin: str = rows[0][0]
+        self._views_are_ours = False
 
     @classmethod
     def open(cls, location: str | Path, *, write: bool = False, create: bool = False) -> Store:
@@ -121,6 +125,8 @@ class Store:
                 f"run {run_id} is at sequence {next_sequence}, not {expected_sequence}: another writer was first",
                 "read the run again and retry",
             )
+        if last_position is not None and not 0 <= last_position < canonical.MAX_SAFE_INTEGER:
+            self._broken(last_position, "nothing can follow there")
         position = 0 if last_position is None else last_position + 1
         recorded = []
         for offset, draft in enumerate(drafts):
@@ -194,7 +200,10 @@ class Store:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def recorded(self, run_id: str | None = None, *, start: int = 0) -> Iterator[Recorded]:
-        """Events by position from position `start` on; with `run_id` only that run's, in sequence order."""
+        """Events by position from position `start` on; with `run_id` only that run's, in sequence order.
+
+        Raises LedgerBroken where a row is not what its hash says, or a run has a gap.
+        """
         after, sequence = start - 1, -1
         while True:
             if run_id is None:
@@ -209,10 +218,27 @@ class Store:
                     (run_id, sequence, start, PAGE),
                 )
             for row in rows:
-                yield Recorded(row[0], row[1], row[2])
+                if run_id is not None:
+                    if start <= 0 and row[3] != sequence + 1:
+                        self._broken(row[0], f"run {run_id} has sequence {row[3]!r} after {sequence}")
+                    sequence = row[3]
+                yield self._recorded(row)
             if len(rows) < PAGE:
                 return
-            after, sequence = rows[-1][0], rows[-1][-1] if run_id is not None else -1
+            after = rows[-1][0]
+
+    def _recorded(self, row: tuple[Any, ...]) -> Recorded:
+        """An event as it was appended. Raises LedgerBroken for a row that is not what its hash says."""
+        position, envelope, digest = row[:3]
+        if type(position) is not int or type(envelope) is not str or canonical.event_hash(envelope) != digest:
+            self._broken(position, "the event is not what its hash says")
+        return Recorded(position, envelope, digest)
+
+    def _broken(self, position: object, what: str) -> NoReturn:
+        raise LedgerBroken(
+            f"ledger {self.base.shown} is broken at position {position!r}: {what}",
+            "`tally verify` names everything that is wrong",
+        )
 
     def events(self, run_id: str) -> Iterator[Event]:
         """A run's events in order, read and upcast. Raises EventError for one this version cannot read."""
@@ -247,6 +273,8 @@ class Store:
     def blob(self, digest: str) -> bytes | None:
         """The bytes stored under a digest, or None."""
         rows = self.base.select("SELECT data FROM blobs WHERE digest = ?", (digest,))
+        if rows and not isinstance(rows[0][0], bytes | bytearray | memoryview):
+            raise LedgerBroken(f"blob {digest} of ledger {self.base.shown} is no bytes", "run `tally verify`")
         return bytes(rows[0][0]) if rows else None
 
     def blob_media_type(self, digest: str) -> str | None:
@@ -263,15 +291,21 @@ class Store:
         """The 32-byte leaf hashes of positions `start` up to, not including, `end`."""
         for low in range(start, end, PAGE):
             rows = self.base.select(
-                "SELECT hash FROM events WHERE position >= ? AND position < ? ORDER BY position",
+                "SELECT position, hash FROM events WHERE position >= ? AND position < ? ORDER BY position",
                 (low, min(low + PAGE, end)),
             )
-            for (digest,) in rows:
-                yield bytes.fromhex(digest)
+            for position, digest in rows:
+                try:
+                    yield bytes.fromhex(digest)
+                except (ValueError, TypeError):
+                    self._broken(position, "its hash is none")
 
     def checkpoints(self) -> list[tuple[int, str, str]]:
-        """(tree size, root, note), smallest tree first."""
+        """(tree size, root, note), smallest tree first. Raises LedgerBroken for one that is not of that form."""
         rows = self.base.select("SELECT tree_size, root, note FROM checkpoints ORDER BY tree_size, note")
+        for row in rows:
+            if [type(value) for value in row] != [int, str, str]:
+                raise LedgerBroken(f"ledger {self.base.shown} holds a checkpoint that is none", "run `tally verify`")
         return [(size, root, note) for size, root, note in rows]
 
     # --- runs -----------------------------------------------------------------------------------------------------
@@ -292,6 +326,7 @@ class Store:
 
     def runs(self) -> list[RunSummary]:
         """Every run, oldest first, without folding: how it ended and the verdict recorded last."""
+        self._trust_views()
         rows = self.base.select(
             "SELECT run_id, plan_digest, outcome, verdict, assurance, opened_at, purpose, superseded_by"
             " FROM runs ORDER BY position"
@@ -313,6 +348,7 @@ class Store:
         """
         if match := re.fullmatch(r"@latest(?:~(\d{1,9}))?", name):
             back = int(match[1] or 0)
+            self._trust_views()
             rows = self.base.select(
                 "SELECT run_id FROM runs WHERE purpose <> 'witness' ORDER BY position DESC LIMIT 1 OFFSET ?", (back,)
             )
@@ -337,8 +373,15 @@ class Store:
 
     def witnesses(self, run_id: str) -> list[str]:
         """The runs whose `run.opened` names this one in `witness_of`, oldest first."""
+        self._trust_views()
         rows = self.base.select("SELECT run_id FROM runs WHERE witness_of = ? ORDER BY position", (run_id,))
         return [str(row[0]) for row in rows]
+
+    def _trust_views(self) -> None:
+        """Before the views are asked: they must be ours. Looked at once."""
+        if not self._views_are_ours:
+            self.base.refuse_altered_views()
+            self._views_are_ours = True
 
 
 def _check_drafts(run_id: str, drafts: list[Draft]) -> None:

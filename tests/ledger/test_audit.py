@@ -15,6 +15,7 @@ from ledger.export import export_run
 from ledger.maintenance import copy
 from ledger.store import Store
 from tests.builders.judged import KEY, add_run, fill, one_run, run_bodies, run_id, stored
+from tests.builders.ledgers import small_drafts
 from tests.zoo.ledgers import Raw
 
 
@@ -65,14 +66,15 @@ def test_columns_are_read_where_the_table_could_let_them_lie(tmp_path: Path) -> 
         raw.unconstrained()
     with Store.open(path) as store:
         assert not audit._columns_generated(store)
-    assert verify_ledger(path, use_state=False).status == "valid-unanchored"
+    of_the_table = verify_ledger(path, use_state=False).problems
+    assert {(problem.code, problem.position) for problem in of_the_table} == {("content", None)}
     for column, value in (("type", "run.closed"), ("sequence", 5), ("node_id", None), ("event_id", "x"),
                           ("recorded_at", "x")):  # fmt: skip
         with Raw(path) as raw:
             (before,) = raw.run(f"SELECT {column} FROM events WHERE position = 3")[0]
             raw.run(f"UPDATE events SET {column} = ? WHERE position = 3", value)
-        (problem,) = verify_ledger(path, use_state=False).problems
-        assert (problem.code, problem.position) == ("content", 3)
+        problem, *others = verify_ledger(path, use_state=False).problems
+        assert (problem.code, problem.position, others) == ("content", 3, of_the_table)
         with Raw(path) as raw:
             raw.run(f"UPDATE events SET {column} = ? WHERE position = 3", before)
 
@@ -138,3 +140,15 @@ def test_a_row_that_cannot_be_read_is_named_and_the_rest_is_read(tmp_path: Path)
         ("content", 4),
         ("content", 9),
     ]
+
+
+def test_others_may_append_while_a_ledger_is_verified(tmp_path: Path) -> None:
+    path = stored(tmp_path / "t.db", one_run())
+
+    def append(_done: int, _total: int) -> None:
+        with Store.open(path, write=True) as store:
+            if store.next_sequence(run_id(9)) == 0:
+                store.append(run_id(9), 0, small_drafts(run_id(9), 2))
+
+    document = verify_ledger(path, use_state=False, progress=append)
+    assert (document.status, document.problems) == ("valid-unanchored", [])

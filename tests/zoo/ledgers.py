@@ -423,6 +423,67 @@ def index_hides_a_type(path: Path) -> None:
     _swap_index(path, "type,run_id")
 
 
+def view_lies(path: Path) -> None:
+    """Every run passed, says the view; the rows are untouched."""
+    with Raw(path) as raw:
+        ((sql,),) = raw.run("SELECT sql FROM sqlite_master WHERE name = 'verdicts'")
+        raw.run("DROP VIEW verdicts")
+        raw.run(sql.replace("json_extract(e.envelope, '$.body.verdict')", "'PASS'", 1))
+
+
+def column_lies(path: Path) -> None:
+    """The definition of a generated column is swapped, so that views show every event as of one materialization."""
+    with Raw(path) as raw:
+        honest = "json_extract(envelope, '$.body.materialization_id')"
+        raw.run("PRAGMA writable_schema = ON")
+        raw.run("UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = 'events'", honest, "'x'")
+    with Raw(path) as raw:
+        raw.run("REINDEX")
+
+
+def index_of_a_stranger(path: Path) -> None:
+    with Raw(path) as raw:
+        raw.run(f"CREATE INDEX strangers ON events (type, run_id) WHERE position <> {TARGET}")
+
+
+def newer_envelope(path: Path) -> None:
+    """An envelope of a version that this program does not know, linked as it should be."""
+    with Raw(path) as raw:
+        raw.put(TARGET, raw.changed(TARGET, v=2))
+        raw.rewrite(TARGET + 1)
+
+
+def position_not_whole(path: Path) -> None:
+    with Raw(path) as raw:
+        raw.unconstrained()
+        raw.run("UPDATE events SET position = position + 0.5 WHERE position = ?", TARGET)
+
+
+def position_at_the_end_of_numbers(path: Path) -> None:
+    with Raw(path) as raw:
+        raw.run("UPDATE events SET position = ? WHERE position = ?", 2**63 - 1, SIZE - 1)
+
+
+def hash_not_hexadecimal(path: Path) -> None:
+    with Raw(path) as raw:
+        raw.run("UPDATE events SET hash = ? WHERE position = ?", "z" * 64, TARGET)
+
+
+def checkpoint_of_wrong_type(path: Path) -> None:
+    with Raw(path) as raw:
+        raw.run("DROP TABLE checkpoints")
+        raw.run("CREATE TABLE checkpoints (tree_size, root, note)")
+        raw.run("INSERT INTO checkpoints VALUES ('x', 1, x'ff')")
+
+
+def blob_of_wrong_type(path: Path) -> None:
+    with Raw(path) as raw:
+        raw.run("CREATE TEMP TABLE plain AS SELECT * FROM blobs")
+        raw.run("DROP TABLE blobs")
+        raw.run("CREATE TABLE blobs (digest, media_type, data)")
+        raw.run("INSERT INTO blobs SELECT digest, media_type, 1000000000000 FROM plain")
+
+
 def sequence_twice(path: Path) -> None:
     with Raw(path) as raw:
         raw.unconstrained()
@@ -544,6 +605,15 @@ BAD: dict[str, Bad] = {
     "column-says-otherwise": Bad(column_says_otherwise, "content", TARGET),
     "index-hides-an-event": Bad(index_hides_an_event, "content", None),
     "index-hides-a-type": Bad(index_hides_a_type, "content", None),
+    "view-lies": Bad(view_lies, "content", None),
+    "column-lies": Bad(column_lies, "content", None),
+    "index-of-a-stranger": Bad(index_of_a_stranger, "content", None),
+    "newer-envelope": Bad(newer_envelope, "unknown-type", TARGET),
+    "position-not-whole": Bad(position_not_whole, "gap", TARGET),
+    "position-at-the-end-of-numbers": Bad(position_at_the_end_of_numbers, "gap", SIZE - 1),
+    "hash-not-hexadecimal": Bad(hash_not_hexadecimal, "content", TARGET),
+    "checkpoint-of-wrong-type": Bad(checkpoint_of_wrong_type, "content", None),
+    "blob-of-wrong-type": Bad(blob_of_wrong_type, "blob-altered", 0),
     "sequence-twice": Bad(sequence_twice, "gap", TARGET),
     "unknown-type": Bad(unknown_type, "unknown-type", TARGET),
     "newer-version": Bad(newer_version, "unknown-type", TARGET),
