@@ -93,6 +93,13 @@ class WrittenDocument(Document):
             return cls(what=what, file=file, size=opened.tell(), digest=f"sha256:{digest}", facts=facts or {})
 
 
+class ServingDocument(Document):
+    """`tally serve`: where the pages are, printed once the port is open."""
+
+    format: Literal["tally.serving/1"] = "tally.serving/1"
+    url: str
+
+
 class SynthesisDocument(Document):
     """`tally synth`: the checkpoint that was written; `size` is its tensors' bytes."""
 

@@ -69,7 +69,9 @@ def report(run: str, other: str | None, key: str | None, output: str, ledger: st
 @ledger_option
 @json_option
 def trace(run: str, output: str, ledger: str, as_json: bool) -> None:
-    """Write a run as a Chrome trace: slices for its steps, counters for memory. Perfetto opens it.
+    """Write a run as a trace that Perfetto opens.
+
+    Chrome's trace event format: slices for steps and materializations, counters for memory.
 
     \b
     Examples:

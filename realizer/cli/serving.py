@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import socket
 import sys
-from typing import Literal
 
 import click
 
-from ledger.documents import Document
 from ledger.errors import LedgerError, TallyError
 from realizer.cli.options import json_option, ledger_option
 from realizer.cli.rendering import emit_json, say, warn
-
-
-class ServingDocument(Document):
-    """`tally serve`: where the pages are, printed once the port is open."""
-
-    format: Literal["tally.serving/1"] = "tally.serving/1"
-    url: str
 
 
 @click.command()
@@ -44,6 +35,7 @@ def serve(host: str, port: int, ledger: str, as_json: bool) -> None:
 
     from ledger import database
     from ledger.store import Store
+    from realizer.cli.documents import ServingDocument
     from realizer.cli.site import LOOPBACK, site
 
     if database.is_postgres(ledger):
