@@ -20,6 +20,7 @@ from ledger.named_queries import NAMED, NamedQuery
 from ledger.query import SQLITE_FUNCTIONS
 from ledger.report.lists import ListedQuery, render_message, render_queries, render_runs
 from ledger.report.page import Link, prepare
+from ledger.report.wording import inert
 from ledger.store import Store
 from realizer.cli.reporting import page_of, place_in
 from realizer.cli.resolving import from_store
@@ -138,6 +139,14 @@ def may_read(action: int, first: str | None, second: str | None, schema: str | N
     if action == _PRAGMA and first in PRAGMAS:
         return _OK if second is None or first not in SETTING else _DENY
     return _DENY
+
+
+@hookimpl
+def render_cell(value: Any, datasette: Datasette) -> str | None:
+    """A cell of Datasette's own tables in which nothing acts (direction marks, controls); null: as Datasette has it."""
+    if _about(datasette) is None or not isinstance(value, str) or value.isprintable():
+        return None
+    return inert(value)
 
 
 @hookimpl

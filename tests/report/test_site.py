@@ -20,6 +20,7 @@ from realizer.cli.site import LOOPBACK, site, with_defaults
 from tests.builders.ledgers import record_run
 from tests.builders.runs import clean_bodies, small_plan
 from tests.cli.seeding import FIRST, OTHER, SECOND, seed
+from tests.report.conftest import Told
 
 
 @pytest.fixture
@@ -159,6 +160,19 @@ def test_other_names_for_this_machine_are_refused(ledger: Path) -> None:
     for name in ("localhost", "127.0.0.1:8001", "[::1]:8001"):
         assert ask(ledger, "/", headers={"host": name})[0].status_code == 200
     assert ask(ledger, "/", hosts=None, headers={"host": "chosen.example"})[0].status_code == 200
+
+
+def test_hostile_text_is_inert_on_every_page(tmp_path: Path, hostile: Told) -> None:
+    seed(tmp_path / "hostile.db", hostile.plan, (FIRST, hostile.bodies))
+    pages = ("/", f"/-/run/{FIRST}", "/hostile/events", "/hostile/materializations", "/hostile/authority-over-time")
+    for path, answer in zip(pages, ask(tmp_path / "hostile.db", *pages), strict=True):
+        assert answer.status_code == 200, path
+        assert "<img" not in answer.text, path
+        assert "<script>alert" not in answer.text, path
+        assert "\u202e" not in answer.text, path
+        assert "\x1b" not in answer.text, path
+    (answer,) = ask(tmp_path / "hostile.db", "/hostile/materializations")
+    assert "\\u202egpj" in answer.text
 
 
 def test_the_file_itself_is_not_handed_out(ledger: Path) -> None:
