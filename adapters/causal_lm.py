@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, StaticCache
+from transformers import AutoModelForCausalLM, StaticCache
 
 from adapters import transformers_model as lm
 from adapters.causal_lm_plan import (
@@ -108,7 +108,7 @@ class CausalLM:
     @classmethod
     def tokens(cls, checkpoint: Checkpoint, prompt: str) -> list[int]:
         """The prompt's token ids by the checkpoint's own tokenizer."""
-        ids = list(_tokenizer(checkpoint)(prompt)["input_ids"])
+        ids = list(lm.open_tokenizer(checkpoint)(prompt)["input_ids"])
         if not ids:
             raise TallyError("the prompt has no tokens", "give a longer prompt, or token ids with --tokens")
         return [int(token) for token in ids]
@@ -299,7 +299,7 @@ class CausalLM:
 
     def answer(self, prompt: str, most_tokens: int = 16) -> str:
         """What the live model says after the prompt, greedily, on its own planned cache; at most `most_tokens` tokens."""
-        tokenizer = _tokenizer(self._checkpoint)
+        tokenizer = lm.open_tokenizer(self._checkpoint)
         tokens = self.tokens(self._checkpoint, prompt)
         self._check_room(len(tokens) + most_tokens)
         stop = frozenset({tokenizer.eos_token_id} - {None})
@@ -324,15 +324,6 @@ def _check_tokens(tokens: Sequence[int], vocabulary: int, options: Mapping[str, 
             f"{options['max_cache_length']}",
             "give a shorter prompt, or draft with a larger max_cache_length",
         )
-
-
-def _tokenizer(checkpoint: Checkpoint) -> Any:
-    try:
-        return AutoTokenizer.from_pretrained(checkpoint.directory, local_files_only=True, trust_remote_code=False)
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise CheckpointError(
-            f"no tokenizer can be read from {str(checkpoint.directory)!r}", "give token ids instead of text"
-        ) from error
 
 
 def _device_of(plan: Plan) -> torch.device:

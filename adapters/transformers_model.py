@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, StaticCache
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, StaticCache
 from transformers.cache_utils import StaticLayer, StaticSlidingWindowLayer
 
 from ledger.errors import CheckpointError, RealizationFailed, TallyError
@@ -33,6 +33,8 @@ LAYER_COUNTERS = ("cumulative_length_int",)
 """Plain integers that cache layers count in besides their tensors."""
 
 CACHE_CLASS = StaticCache.__name__
+TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model", "tekken.json", "vocab.txt")
+"""Where a tokenizer's vocabulary may lie."""
 
 
 class Unmapped(TallyError):
@@ -350,3 +352,16 @@ def require_bound(model: Any) -> None:
 def _first_line(error: BaseException) -> str:
     text = str(error).strip()
     return text.splitlines()[0][:300] if text else type(error).__name__
+
+
+def open_tokenizer(checkpoint: Checkpoint) -> Any:
+    """The checkpoint's own tokenizer, from its files alone. Raises CheckpointError where it has none that can be read."""
+    where = str(checkpoint.directory)
+    hint = "give token ids instead of text, or save the model's tokenizer there"
+    if not any((checkpoint.directory / name).is_file() for name in TOKENIZER_FILES):
+        # transformers makes an empty tokenizer of the config alone, which would encode everything to nothing
+        raise CheckpointError(f"there is no tokenizer in {where!r}", hint)
+    try:
+        return AutoTokenizer.from_pretrained(where, local_files_only=True, trust_remote_code=False)
+    except (ValueError, KeyError, TypeError, OSError, ImportError) as error:
+        raise CheckpointError(f"the tokenizer in {where!r} cannot be read: {error}", hint) from error

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoTokenizer
 
 from adapters.qwen3_5_moe import filling, layout, planning, published, reading, repack, synth
 from adapters.qwen3_5_moe.block import Block
 from adapters.qwen3_5_moe.graph import DecodeGraph
 from adapters.qwen3_5_moe.reference import make_fixture
 from adapters.qwen3_5_moe.shape import TINY, BlockShape
+from adapters.transformers_model import open_tokenizer
 from ledger.errors import CheckpointError, RealizationFailed, TallyError
 from ledger.plan import Materialization, Plan
 from realizer.adapter import Claim, Draft, DraftRequest, Layout, PlanHandle, ReferenceFixture, StepOutput
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from realizer.checkpoint import Checkpoint
     from realizer.loader import Loader
     from realizer.memory import MemoryRange
-
-TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "tokenizer.model")
 
 
 class Qwen35Moe:
@@ -85,17 +83,7 @@ class Qwen35Moe:
     @classmethod
     def tokens(cls, checkpoint: Checkpoint, prompt: str) -> list[int]:
         """The prompt's token ids by the checkpoint's own tokenizer. Raises CheckpointError where it has none."""
-        where = str(checkpoint.directory)
-        if not any((checkpoint.directory / name).is_file() for name in TOKENIZER_FILES):
-            # transformers makes an empty tokenizer of the config alone, which would encode everything to nothing
-            raise CheckpointError(f"there is no tokenizer in {where!r}", "give token ids instead of text")
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(where, local_files_only=True, trust_remote_code=False)
-        except (ValueError, KeyError, TypeError, OSError, ImportError) as error:
-            raise CheckpointError(
-                f"the tokenizer in {where!r} cannot be read: {error}", "give token ids instead of text"
-            ) from error
-        ids = [int(token) for token in tokenizer(prompt)["input_ids"]]
+        ids = [int(token) for token in open_tokenizer(checkpoint)(prompt)["input_ids"]]
         if not ids:
             raise TallyError("the prompt has no tokens", "give a longer prompt, or token ids with --tokens")
         return ids
