@@ -20,6 +20,7 @@ from realizer.cli.rendering import (
     emit_line,
     facts,
     heading,
+    indented,
     inert,
     joined,
     json_value,
@@ -109,8 +110,10 @@ def _invariant_parts(invariant: Invariant) -> Iterator[RenderableType]:
     for code in invariant.codes:
         level = severity(code)
         yield joined((code, "bold"), (level, SEVERITY_STYLES[level]))
-    for line in invariant.statement.splitlines():
-        yield cell(f"  {line}" if line else "")
+    for number, section in enumerate(invariant.statement.split("\n\n")):
+        if number:
+            yield ""
+        yield indented(cell(" ".join(section.split())))
     yield ""
 
 

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,16 @@ from realizer.cli.access import shown_ledger
 from realizer.cli.files import read_input, write_output
 from realizer.cli.options import json_option, ledger_option, output_option, pairs, refuse_two_documents
 from realizer.cli.rendering import (
+    amount,
     cell,
     emit_json,
     emit_json_line,
     facts,
+    indented,
     inert,
     json_value,
     on_terminal,
+    records,
     say,
     show,
     size,
@@ -31,6 +35,10 @@ from realizer.cli.rendering import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import RenderableType
+
     from ledger.query import QueryResult
 
 
@@ -152,7 +160,7 @@ def _print_rows(result: QueryResult, *, as_json: bool, jsonl: bool, as_csv: bool
             for index, name in enumerate(result.columns)
             if result.rows and all(isinstance(row[index], int | float | None) for row in result.rows)
         ]
-        show(table(result.columns, [["" if v is None else v for v in row] for row in result.rows], right=numeric))
+        show(records(result.columns, [["" if v is None else v for v in row] for row in result.rows], right=numeric))
 
 
 def _as_it_is(value: object) -> object:
@@ -168,7 +176,7 @@ def _describe(schema: bool, as_json: bool) -> None:
         if as_json:
             emit_json(LedgerSchemaDocument(lines=lines))
         else:
-            show(*(cell(line) for line in lines))
+            show(*_schema_parts(lines))
         return
     queries = [
         NamedQueryDocument(name=q.name, description=q.description, parameters=list(q.parameters), sql=q.sql)
@@ -179,6 +187,16 @@ def _describe(schema: bool, as_json: bool) -> None:
     else:
         rows = [(q.name, " ".join(q.parameters), q.description) for q in queries]
         show(table(("name", "parameters", "what it shows"), rows))
+
+
+def _schema_parts(lines: Sequence[str]) -> Iterator[RenderableType]:
+    """Each title, and its indented columns as names and texts, so that a long text stays beside its name."""
+    for is_column, group in groupby(lines, key=lambda line: line.startswith(" ")):
+        if is_column:
+            pairs = (line.strip().partition("  ") for line in group)
+            yield indented(facts((name, text.strip()) for name, _, text in pairs))
+        else:
+            yield from (cell(line, "bold") for line in group)
 
 
 # --- pin ----------------------------------------------------------------------------------------------------------
@@ -276,7 +294,7 @@ def backup(destination: str, ledger: str, as_json: bool) -> None:
     if as_json:
         emit_json(document)
     else:
-        say(f"{destination}: {size(document.size)}, verified")
+        say(f"{destination}: {amount(document.size)}, verified")
 
 
 @db.command("copy")

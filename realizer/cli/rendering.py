@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -216,6 +217,23 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Table:
     return made
 
 
+def records(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> RenderableType:
+    """Rows as a table; where the columns shown are too few for it, one row below the other, name and value a line."""
+    wanted = [max(map(len, (name, *(str(row[at]) for row in rows)))) for at, name in enumerate(columns)]
+    if not confined() or sum(wanted) + 2 * (len(columns) - 1) <= width():
+        return table(columns, rows, right=right)
+    parts: list[RenderableType] = []
+    for number, row in enumerate(rows):
+        parts += [cell("")] if number else []
+        parts.append(facts(zip(columns, row, strict=True)))
+    return stack(*parts)
+
+
+def indented(part: RenderableType) -> RenderableType:
+    """The part two columns further in, every line of it: those too that it is broken into for want of columns."""
+    return Padding(part, (0, 0, 0, 2), expand=False)
+
+
 def joined(*parts: tuple[object, str] | object, separator: str = "  ") -> Text:
     """One line made of pieces, each text or (text, style)."""
     line = Text()
@@ -251,6 +269,11 @@ def size(count: int | float, *, human: bool | None = None) -> str:
     if unit == "B":
         return f"{int(value)} B"
     return f"{value:.2f} {unit}" if abs(value) < 10 else f"{value:.1f} {unit}"
+
+
+def amount(count: int) -> str:
+    """Bytes inside a sentence: like `size`, and said to be bytes where it is the raw integer."""
+    return size(count) if on_terminal() else f"{count} bytes"
 
 
 def duration(nanoseconds: int | float) -> str:

@@ -18,7 +18,7 @@ from realizer.cli.options import (
     refuse_two_documents,
     run_argument,
 )
-from realizer.cli.rendering import emit_json, say, size
+from realizer.cli.rendering import amount, emit_json, say
 from realizer.cli.resolving import RunSource, is_evidence, open_run
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _tell(what: str, output: str, data: bytes, run_id: str, as_json: bool) -> No
     if as_json:
         emit_json(WrittenDocument.of_bytes(what, output, data, {"run_id": run_id}))
     elif output != "-":
-        say(f"{output}: run {run_id}, {size(len(data))}; open it with {VIEWERS[what]}")
+        say(f"{output}: run {run_id}, {amount(len(data))}; open it with {VIEWERS[what]}")
 
 
 VIEWERS = {"report": "any browser", "trace": "https://ui.perfetto.dev or chrome://tracing"}

@@ -9,7 +9,7 @@ import click
 
 from ledger.errors import NotFound
 from realizer.cli.options import json_option, pairs
-from realizer.cli.rendering import emit_json, progress_bars, say, size
+from realizer.cli.rendering import amount, emit_json, progress_bars, say
 
 
 @click.command()
@@ -41,4 +41,4 @@ def synth(adapter: str, options: tuple[str, ...], output: str, as_json: bool) ->
     if as_json:
         emit_json(document)
     else:
-        say(f"{output}: {document.tensors} tensors, {size(document.size)}, revision {document.revision}")
+        say(f"{output}: {document.tensors} tensors, {amount(document.size)}, revision {document.revision}")

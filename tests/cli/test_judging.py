@@ -130,6 +130,14 @@ def test_invariants_print_every_code_with_its_statement(tally: Tally) -> None:
     assert all(code in text for invariant in INVARIANTS for code in invariant.codes)
 
 
+def test_statements_are_indented_on_every_line_of_80_columns(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = tally("invariants").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    codes = {code for invariant in INVARIANTS for code in invariant.codes}
+    assert {line.split()[0] for line in lines if line and not line.startswith("  ")} == codes
+
+
 def test_one_invariant_is_chosen_by_code_or_family(tally: Tally) -> None:
     chosen = tally("invariants", "staging.not-released", "--json").json["invariants"]
     assert [entry["codes"] for entry in chosen] == [["staging.not-released"]]

@@ -51,6 +51,19 @@ def test_a_query_prints_a_table_json_lines_or_csv(tally: Tally, ledger: Path) ->
     assert table == [["run_id", "outcome", "one"], *([str(v) for v in row.values()] for row in rows)]
 
 
+def test_rows_too_wide_for_the_screen_come_one_below_the_other(
+    tally: Tally, ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    wide = tally("query", "select run_id, plan_digest, outcome from runs order by run_id")
+    assert wide.out.split()[:2] == ["run_id", FIRST]
+    assert sum(line.startswith("outcome ") for line in wide.out.splitlines()) == 3
+    assert max(map(len, wide.out.splitlines())) <= 60
+    narrow = tally("query", "select run_id, outcome from runs order by run_id").out.splitlines()
+    assert narrow[0].split() == ["run_id", "outcome"]
+    assert narrow[1].split() == [FIRST, "completed"]
+
+
 def test_a_query_from_standard_input_with_parameters(tally: Tally, ledger: Path) -> None:
     sql = b"select :n + 1 as n, count(*) as events, :t as t from events where run_id = :run"
     ran = tally("query", "-", "-p", "run=@latest", "-p", "n=41", "-p", "t=007", "--json", stdin=sql)
@@ -110,6 +123,14 @@ def test_named_queries_are_listed_and_run(tally: Tally, ledger: Path) -> None:
     ran = tally("query", "--named", "nonsense")
     assert ran.code == 1
     assert "memory-over-time" in ran.error_line
+
+
+def test_long_texts_of_the_schema_stay_beside_their_names(tally: Tally, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = tally("query", "--schema").out.splitlines()
+    assert max(map(len, lines)) <= 60
+    role = next(at for at, line in enumerate(lines) if line.startswith("  role "))
+    assert lines[role].index("staging") == len(lines[role + 1]) - len(lines[role + 1].lstrip())
 
 
 def test_the_schema_is_documented(tally: Tally, tmp_path: Path) -> None:
