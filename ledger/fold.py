@@ -128,6 +128,13 @@ def _keep(kept: list[T], item: T, most: int = KEPT) -> None:
         kept[-1] = item
 
 
+def _keep_each(state: RunState, kind: str, kept: list[T], item: T) -> None:
+    """Append what is judged one by one; one that makes room for another is counted as left out."""
+    if len(kept) >= KEPT:
+        _overflow(state, kind)
+    _keep(kept, item)
+
+
 def _overflow(state: RunState, kind: str) -> None:
     state.overflowed[kind] = state.overflowed.get(kind, 0) + 1
 
@@ -157,7 +164,7 @@ def _plan_frozen(state: RunState, sequence: int, body: PlanFrozen) -> None:
 
 
 def _opened(state: RunState, sequence: int, body: RunOpened) -> None:
-    _keep(state.openings, Seen(sequence, body))
+    _keep_each(state, "run.opened", state.openings, Seen(sequence, body))
 
 
 def _closed(state: RunState, sequence: int, body: RunClosed) -> None:
@@ -173,7 +180,7 @@ def _superseded(state: RunState, sequence: int, body: RunSuperseded) -> None:
 
 
 def _environment(state: RunState, sequence: int, body: EnvironmentObserved) -> None:
-    _keep(state.environments, Seen(sequence, body))
+    _keep_each(state, "environment.observed", state.environments, Seen(sequence, body))
 
 
 def _accepted(state: RunState, sequence: int, body: PlanAccepted) -> None:
@@ -186,7 +193,7 @@ def _rejected(state: RunState, sequence: int, body: PlanRejectedEvent) -> None:
 
 def _reference(state: RunState, sequence: int, body: ReferenceBound) -> None:
     if len(state.references) < KEPT or body != state.references[-1].body:
-        _keep(state.references, Seen(sequence, body))
+        _keep_each(state, "reference.bound", state.references, Seen(sequence, body))
 
 
 # --- materialization ----------------------------------------------------------------------------------------------
@@ -196,21 +203,25 @@ def _materialization(state: RunState, name: str) -> MaterializationState | None:
     return _slot(state, "materializations", state.materializations, name, lambda: MaterializationState(name))
 
 
-def _say(found: MaterializationState, fact: str, sequence: int, said: Said) -> None:
+def _say(state: RunState, found: MaterializationState, fact: str, sequence: int, said: Said) -> None:
     values = found.said.get(fact)
     if values is None:
         values = found.said[fact] = {}
-    if said not in values and sum(1 for other in values if other[:2] == said[:2]) < KEPT:
+    if said in values:
+        return
+    if sum(1 for other in values if other[:2] == said[:2]) < KEPT:
         values[said] = sequence
+    else:
+        _overflow(state, f"values of {fact}")
 
 
 def _say_measured(
-    found: MaterializationState, fact: str, sequence: int, origin: str, value: Measurement | None
+    state: RunState, found: MaterializationState, fact: str, sequence: int, origin: str, value: Measurement | None
 ) -> None:
     if value is None:
         return
     level = trust(value)
-    _say(found, fact, sequence, Said(origin, level, None if level == "unknown" else value.value))
+    _say(state, found, fact, sequence, Said(origin, level, None if level == "unknown" else value.value))
 
 
 def _is_there(found: MaterializationState, sequence: int, *, begins: bool) -> None:
@@ -238,7 +249,7 @@ def _started(state: RunState, sequence: int, body: MaterializationStarted) -> No
         ("role", body.role),
         ("persistence", body.persistence),
     ):
-        _say(found, fact, sequence, Said("started", "claimed", value))
+        _say(state, found, fact, sequence, Said("started", "claimed", value))
 
 
 def _realized(state: RunState, sequence: int, body: MaterializationRealized) -> None:
@@ -257,11 +268,11 @@ def _realized(state: RunState, sequence: int, body: MaterializationRealized) -> 
         ("role", body.role),
         ("persistence", body.persistence),
     ):
-        _say(found, fact, sequence, Said("realized", "claimed", value))
-    _say_measured(found, "bytes", sequence, "realized", body.bytes)
-    _say_measured(found, "tensors", sequence, "realized", body.tensors)
-    _say_measured(found, "streamed_bytes", sequence, "realized", body.streamed_bytes)
-    _say_measured(found, "unplanned_bytes", sequence, "realized", body.unplanned_bytes)
+        _say(state, found, fact, sequence, Said("realized", "claimed", value))
+    _say_measured(state, found, "bytes", sequence, "realized", body.bytes)
+    _say_measured(state, found, "tensors", sequence, "realized", body.tensors)
+    _say_measured(state, found, "streamed_bytes", sequence, "realized", body.streamed_bytes)
+    _say_measured(state, found, "unplanned_bytes", sequence, "realized", body.unplanned_bytes)
 
 
 def _observed(state: RunState, sequence: int, body: MaterializationObserved) -> None:
@@ -275,10 +286,10 @@ def _observed(state: RunState, sequence: int, body: MaterializationObserved) -> 
         # A probe may look twice; a document that lists a materialization twice has it twice.
         _is_there(found, sequence, begins=elsewhere or (before is not None and trust(body.live) == "declared"))
     _keep(found.observed, Seen(sequence, body))
-    _say(found, "unit", sequence, Said("observed", "observed", body.logical_state_id))
+    _say(state, found, "unit", sequence, Said("observed", "observed", body.logical_state_id))
     for fact, value in (("role", body.role), ("persistence", body.persistence)):
         if value is not None:
-            _say(found, fact, sequence, Said("observed", "observed", value))
+            _say(state, found, fact, sequence, Said("observed", "observed", value))
     for fact, measurement in (
         ("resource", body.memory_resource_id),
         ("representation", body.representation),
@@ -287,11 +298,11 @@ def _observed(state: RunState, sequence: int, body: MaterializationObserved) -> 
         ("tensors", body.tensors),
         ("live", body.live),
     ):
-        _say_measured(found, fact, sequence, "observed", measurement)
+        _say_measured(state, found, fact, sequence, "observed", measurement)
     if body.source_digest is not None or body.resident_digest is not None:
         source = _digest(body.source_digest)
         resident = _digest(body.resident_digest)
-        _say(found, "content", sequence, Said("observed", "observed", (source, resident)))
+        _say(state, found, "content", sequence, Said("observed", "observed", (source, resident)))
 
 
 def _digest(measurement: Measurement | None) -> str | None:
@@ -310,7 +321,7 @@ def _failed(state: RunState, sequence: int, body: MaterializationFailed) -> None
 
 def _authorized(state: RunState, sequence: int, body: ReleaseAuthorized) -> None:
     if found := _materialization(state, body.materialization_id):
-        _keep(found.authorized, Seen(sequence, body))
+        _keep_each(state, "release.authorized", found.authorized, Seen(sequence, body))
         found.pending_authorization = sequence
 
 
@@ -330,7 +341,9 @@ def _released(state: RunState, sequence: int, body: MaterializationReleased) -> 
     found.pending_authorization = None
     if found.live:
         found.spans[-1] = (found.spans[-1][0], sequence)
-    elif not found.spans:
+    elif found.spans:
+        _keep(found.rematerialized, sequence)
+    else:
         found.spans.append((sequence, sequence))
     _keep(found.released, Seen(sequence, body))
     found.bytes_before.add(sequence, body.bytes_before)
@@ -397,6 +410,7 @@ def _decoded(state: RunState, sequence: int, body: DecodeRan) -> None:
         _add_digest(found, found.output_digests, sequence, body.output_digest)
         _add_digest(found, found.token_digests, sequence, body.tokens_digest)
     found.modes.add(body.mode)
+    found.tokens.add(sequence, body.tokens)
     _add_deviation(found.input, sequence, body.input)
     _add_deviation(found.output, sequence, body.output)
     found.plan_lookups.add(sequence, body.plan_lookups)

@@ -55,6 +55,7 @@ READ_AT_EACH_SAMPLE = frozenset({"vm_rss", "vm_hwm", "rss_file", *TREE_CLASSES, 
 """Figures of the process tree that are judged, so that a sample without one leaves something unknown."""
 
 BELIEVED = frozenset({"probe", "witness", "derived", "declared"})
+OBSERVERS = frozenset({"probe", "witness"})
 VALUED = frozenset({"measured", "stated"})
 NUMBER = (int, float)
 
@@ -113,6 +114,8 @@ class Extremes:
     high: Figure | None = None
     unknown: int | None = None
     signed: bool = False
+    declared: int | None = None
+    """The first event whose value is somebody's word."""
 
     def add(self, sequence: int, measurement: Measurement | None) -> None:
         if measurement is not None:
@@ -123,6 +126,8 @@ class Extremes:
                 and measurement.source in BELIEVED
                 and measurement.status in VALUED
             ):
+                if self.declared is None and (measurement.source not in OBSERVERS or measurement.status != "measured"):
+                    self.declared = sequence
                 low, high = self.low, self.high
                 if low is None or high is None:
                     self.low = self.high = Figure(sequence, value)
@@ -165,7 +170,7 @@ class MaterializationState:
     refused: list[Seen[ReleaseRefused]] = field(default_factory=list)
     released: list[Seen[MaterializationReleased]] = field(default_factory=list)
     said: dict[str, dict[Said, int]] = field(default_factory=dict)
-    """Fact -> distinct things said of it -> first sequence. Four values are kept: more cannot all be as planned."""
+    """Fact -> distinct things said of it -> first sequence. Four values are kept; more count as left out."""
     reclamations: dict[str, ReclamationState] = field(default_factory=dict)
     bytes_before: Extremes = field(default_factory=Extremes)
     bytes_after: Extremes = field(default_factory=Extremes)
@@ -177,7 +182,7 @@ class MaterializationState:
     duplicates: list[int] = field(default_factory=list)
     """Began or was realised again, or was seen at another place, while it was there."""
     rematerialized: list[int] = field(default_factory=list)
-    """Began, was realised or was seen live after it had been released."""
+    """Began, was realised, was seen live or was released again after it had been released."""
     unauthorized: list[int] = field(default_factory=list)
     """Releases that no authorization of their own came before."""
     pending_authorization: int | None = None
@@ -236,6 +241,7 @@ class DecodeState:
     prefill_digests: dict[str, int] = field(default_factory=dict)
     prefill_token_digests: dict[str, int] = field(default_factory=dict)
     digest_unknown: int | None = None
+    tokens: Extremes = field(default_factory=Extremes)
     plan_lookups: Extremes = field(default_factory=Extremes)
     elapsed_ns: Extremes = field(default_factory=Extremes)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ledger.documents import Accounting
-from ledger.events import Measurement, measured, stated, unavailable
+from ledger.events import Census, Measurement, measured, stated, unavailable
 from ledger.fold import MaterializationState, RunState, trust
 from ledger.plan import Materialization, Plan
 from ledger.reconcile.peak import is_transient
@@ -85,6 +85,7 @@ def unplanned_persistent(plan: Plan, state: RunState, label: str) -> Measurement
     parts: list[tuple[str, Measurement | None]] = [
         (name, figure) for name, figure in sorted(census.by_owner.items()) if not named(plan, state, name)
     ]
+    parts += [(name, measured(more, "bytes", method)) for name, more in beyond_plan(plan, census).items()]
     if has_device(plan) or number(census.unowned_device_bytes) is not None:
         parts.append(("unowned_device_bytes", census.unowned_device_bytes))
     for name, found in sorted(state.materializations.items()):
@@ -94,6 +95,18 @@ def unplanned_persistent(plan: Plan, state: RunState, label: str) -> Measurement
     reported = sum(reported_unplanned(state).values())
     value = number(counted)
     return counted if value is None or not reported else stated(value + reported, "bytes", method, source="declared")
+
+
+def beyond_plan(plan: Plan, census: Census) -> dict[str, int | float]:
+    """Planned owner -> live bytes that a probe's census finds under its name beyond the planned ones."""
+    return {
+        name: value - planned.expected_bytes
+        for name, figure in sorted(census.by_owner.items())
+        if (planned := plan.materializations.get(name)) is not None
+        and trust(figure) == "observed"
+        and (value := number(figure)) is not None
+        and value > planned.expected_bytes + (planned.tolerance_bytes or 0)
+    }
 
 
 def reported_unplanned(state: RunState) -> dict[str, int | float]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from ledger.events import Assurance, MaterializationObserved
-from ledger.fold import MaterializationState, RunState, trust
+from collections.abc import Iterator
+
+from ledger.events import Assurance, MaterializationObserved, Measurement
+from ledger.fold import Extremes, MaterializationState, RunState, trust
 from ledger.plan import Plan
 from ledger.reconcile.reading import persistent, planned_in_order
+from ledger.run_state import READ_AT_EACH_SAMPLE, STANDING_LABELS
 
 LEVELS: tuple[Assurance, ...] = ("declared", "observed", "content-verified")
 
@@ -29,6 +32,12 @@ def assurance_of(found: MaterializationState) -> Assurance:
         facts = (body.memory_resource_id, body.representation, body.bytes, body.storages, body.tensors, body.live)
         if any(trust(measurement) != "observed" for measurement in facts):
             return "declared"
+    if any(
+        said.origin == "observed" and said.trust == "declared"
+        for fact in ("resource", "representation", "bytes", "storages", "tensors", "live")
+        for said in found.said.get(fact, {})
+    ):
+        return "declared"
     return "content-verified" if all(_verified(seen.body) for seen in found.observed) else "observed"
 
 
@@ -42,8 +51,11 @@ def _verified(body: MaterializationObserved) -> bool:
 def overall(plan: Plan, state: RunState) -> Assurance:
     """The least over the required persistent materializations of `immutable_source` units; the others need `observed`.
 
-    Where the plan has none of those, nothing can be better than `observed`.
+    Where the plan has none of those, nothing can be better than `observed`. Where a figure of memory, release, decode or
+    checkpoint access that the verdict rests on is somebody's word, the whole is `declared`.
     """
+    if rests_on_somebodys_word(state):
+        return "declared"
     least = LEVELS.index("content-verified")
     sources = 0
     for planned in persistent(plan):
@@ -58,3 +70,37 @@ def overall(plan: Plan, state: RunState) -> Assurance:
         elif level == 0:
             least = 0
     return LEVELS[least if sources else min(least, LEVELS.index("observed"))]
+
+
+def rests_on_somebodys_word(state: RunState) -> bool:
+    """Some figure that rules read beside the materializations themselves was declared or derived, not measured."""
+    return any(trust(figure) == "declared" for figure in _single_figures(state)) or any(
+        extremes.declared is not None for extremes in _many_figures(state)
+    )
+
+
+def _single_figures(state: RunState) -> Iterator[Measurement]:
+    for seen in state.references:
+        yield seen.body.digest
+    for execution in state.executions.values():
+        for activated in execution.activations:
+            yield activated.body.compute_unit_id
+    for label in STANDING_LABELS:
+        for sampled in state.samples.get(label, []):
+            process, census = sampled.body.process, sampled.body.census
+            yield from (process[key] for key in READ_AT_EACH_SAMPLE if key in process)
+            if census is not None:
+                yield from (census.unowned_host_bytes, census.unowned_device_bytes, census.unowned_host_storages)
+                yield from census.by_owner.values()
+
+
+def _many_figures(state: RunState) -> Iterator[Extremes]:
+    yield from state.watch.values()
+    for found in state.materializations.values():
+        yield from (found.bytes_before, found.bytes_after, found.released_bytes, found.owners_total, found.owners_alive)
+        for phase in found.reclamations.values():
+            yield from (phase.owners_total, phase.owners_alive, phase.region_mapped)
+    for decode in state.decodes.values():
+        yield decode.plan_lookups
+        for side in (decode.input, decode.output):
+            yield from (side.exact, side.within_tolerance, side.max_absolute, side.nan_count, side.inf_count)

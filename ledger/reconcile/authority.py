@@ -9,7 +9,7 @@ from ledger.events import AuthorityEstablished
 from ledger.fold import RunState, Seen, trust
 from ledger.plan import Authority, Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding
-from ledger.reconcile.reading import fits, known, shown, unfinished
+from ledger.reconcile.reading import bytes_of, fits, known, shown, unfinished
 
 AUTHORITY: list[Invariant] = []
 
@@ -169,6 +169,8 @@ def authority_comes_from_state(plan: Plan, state: RunState) -> Iterator[Finding]
             for one in ranges
         ):
             why["owner_range"] = "not within a range where the owner was seen"
+        elif owner.length < (bytes_of(plan, state, body.materialization_id) or 1):
+            why["owner_range"] = f"{owner.length} bytes, too few to hold the owner"
         if why:
             yield finding(
                 "authority.not-observed",

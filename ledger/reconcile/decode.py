@@ -32,7 +32,7 @@ def _decoded(plan: Plan, state: RunState) -> Iterator[tuple[str, DecodeState]]:
 
 @declare(DECODE, "decode.missing")
 def every_repetition_ran(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """Prefill, where planned, and every planned repetition of decode ran.
+    """Prefill, where planned, and every planned repetition of decode ran, and gave tokens.
 
     One good decode shows that state was right once; repetitions from the restored baseline show that it stays right.
     """
@@ -47,6 +47,8 @@ def every_repetition_ran(plan: Plan, state: RunState) -> Iterator[Finding]:
         absent = {}
         if expected.prefill and not found.prefills:
             absent["prefill"] = "not recorded"
+        if found.tokens.low is not None and found.tokens.low.value == 0:
+            absent["tokens"] = "none came out"
         if missing > 0:
             absent["repetitions"] = f"{missing} missing: {', '.join(str(number) for number in first)}"
         if absent:
@@ -55,7 +57,7 @@ def every_repetition_ran(plan: Plan, state: RunState) -> Iterator[Finding]:
                 planned.id,
                 expected={"prefill": expected.prefill, "repetitions": expected.repetitions},
                 observed=absent,
-                events=[found.unnumbered],
+                events=[found.unnumbered, *(places(found.tokens) if "tokens" in absent else [])],
                 unknown=unfinished(state),
             )
 

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ledger.documents import Finding
-from ledger.events import EnvironmentObserved, Measurement, ObservedComputeUnit, ObservedMemoryResource, Violation
+from ledger.events import (
+    CheckpointFile,
+    EnvironmentObserved,
+    Measurement,
+    ObservedComputeUnit,
+    ObservedMemoryResource,
+    Violation,
+)
 from ledger.fold import RunState, Seen, trust
-from ledger.plan import ComputeUnit, MemoryResource, Plan
+from ledger.plan import ComputeUnit, MemoryResource, Plan, PlannedFile
 from ledger.reconcile.catalogue import Invariant, declare, finding
 from ledger.reconcile.peak import required_bytes
 from ledger.reconcile.reading import HOST_KINDS, known, number, shown
@@ -160,7 +167,10 @@ def _overfull(
     plan: Plan, environment: EnvironmentObserved, resources: Mapping[str, Bound]
 ) -> dict[str, tuple[int, int | float]]:
     """Planned resource -> (bytes that may be live at once, observed capacity), where the first is more."""
-    capacities = {resource.key: number(resource.capacity_bytes) for resource in environment.memory_resources}
+    capacities: dict[str, int | float] = {}
+    for resource in environment.memory_resources:
+        if (size := number(resource.capacity_bytes)) is not None:
+            capacities[resource.key] = min(size, capacities.get(resource.key, size))
     found = {}
     for name, needed in required_bytes(plan).items():
         key = resources[name].key
@@ -276,34 +286,46 @@ def checkpoint_is_the_planned_one(plan: Plan, state: RunState) -> Iterator[Findi
 
 
 def _files(plan: Plan, opening: Seen) -> Iterator[Finding]:
-    files = {file.name: file for file in opening.body.checkpoint_files}
     for planned in plan.document.checkpoint.files if plan.document.checkpoint else []:
-        file = files.get(planned.name)
-        facts: list[tuple[str, object, Measurement | None]] = [("size", planned.size, file.size if file else None)]
-        if planned.digest is not None:
-            facts.append(("digest", planned.digest, file.digest if file else None))
-        for what, expected, seen in facts:
-            if seen is not None and known(seen) and seen.value == expected:
-                continue
-            yield finding(
-                "environment.model-mismatch",
-                f"{planned.name}.{what}",
-                expected=expected,
-                observed=shown(seen),
-                events=[opening.sequence],
-                unknown=seen is None or not known(seen),
-            )
+        named = [file for file in opening.body.checkpoint_files if file.name == planned.name]
+        for file in named or [None]:
+            yield from _file(planned, file, opening)
+
+
+def _file(planned: PlannedFile, file: CheckpointFile | None, opening: Seen) -> Iterator[Finding]:
+    facts: list[tuple[str, object, Measurement | None]] = [("size", planned.size, file.size if file else None)]
+    if planned.digest is not None:
+        facts.append(("digest", planned.digest, file.digest if file else None))
+    for what, expected, seen in facts:
+        if seen is not None and known(seen) and seen.value == expected:
+            continue
+        yield finding(
+            "environment.model-mismatch",
+            f"{planned.name}.{what}",
+            expected=expected,
+            observed=shown(seen),
+            events=[opening.sequence],
+            unknown=seen is None or not known(seen),
+        )
 
 
 @declare(ENVIRONMENT, "environment.not-observed")
 def environment_was_looked_at(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """Kind, device UUID and capacity of what the plan uses were measured on the machine.
+    """Kind, device UUID and capacity of what the plan uses were measured on the machine, before the run's first step.
 
     An environment that was declared, or copied from the plan, always fits the plan.
     """
     if not state.environments:
         yield finding(
             "environment.not-observed", "environment", expected="environment.observed", observed="not recorded"
+        )
+    if state.environments and state.first_step is not None and state.environments[0].sequence > state.first_step:
+        yield finding(
+            "environment.not-observed",
+            "environment",
+            expected="environment.observed before the first step",
+            observed="afterwards",
+            events=[state.first_step, state.environments[0].sequence],
         )
     for seen in state.environments:
         units, resources = bindings_of(plan, state, seen)

@@ -9,7 +9,7 @@ from ledger.events import ExecutionActivated
 from ledger.fold import RunState, Seen
 from ledger.plan import Execution, Plan, RequiredState
 from ledger.reconcile.catalogue import Invariant, declare, finding
-from ledger.reconcile.reading import known, shown, there_at, unfinished
+from ledger.reconcile.reading import known, place_of, shown, there_at, unfinished
 
 EXECUTION: list[Invariant] = []
 
@@ -96,8 +96,8 @@ def only_planned_executions(plan: Plan, state: RunState) -> Iterator[Finding]:
 
 @declare(EXECUTION, "execution.state-not-live")
 def required_state_is_live_at_activation(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """At activation each required unit was bound to state observed live, on a resource and in a form the plan allows, and
-    to nothing that was gone.
+    """At activation each required unit was bound to state observed live, on a resource and in a form the plan allows;
+    and whatever else was bound was there, where the activation says.
 
     Execution that begins on state which is not there yet, or no longer, reads something else.
     """
@@ -126,6 +126,24 @@ def required_state_is_live_at_activation(plan: Plan, state: RunState) -> Iterato
                 or "nothing bound",
                 events=[seen.sequence],
                 unknown=not gone and any(usable is None for usable in verdicts.values()),
+            )
+        asked = {required.logical_state_id for required in planned.required_state}
+        astray = {
+            item.materialization_id: item.memory_resource_id
+            for item in seen.body.state
+            if (
+                _there(state, item.materialization_id, seen.sequence)
+                and item.memory_resource_id != place_of(plan, state, item.materialization_id)
+            )
+            or (item.logical_state_id not in asked and not _there(state, item.materialization_id, seen.sequence))
+        }
+        if astray:
+            yield finding(
+                "execution.state-not-live",
+                planned.id,
+                expected={name: place_of(plan, state, name) for name in sorted(astray)},
+                observed=dict(sorted(astray.items())),
+                events=[seen.sequence],
             )
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ledger.documents import Finding
+from ledger.events import MaterializationObserved
 from ledger.fold import MaterializationState, RunState, trust
 from ledger.plan import Materialization, Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding
-from ledger.reconcile.contradiction import witness_contradictions
+from ledger.reconcile.contradiction import range_contradictions, witness_contradictions
 from ledger.reconcile.reading import (
     census_at,
     each_found,
@@ -30,15 +31,16 @@ OBSERVED_FACTS = ("resource", "representation", "bytes", "storages", "tensors", 
 
 @declare(MATERIALIZATION, "materialization.missing")
 def required_materializations_exist(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """Every required materialization was realised.
+    """Every required materialization was realised, and none is said to have failed or been skipped.
 
     What the plan requires and nobody made is the plainest way not to carry it out.
     """
     for planned in planned_in_order(plan):
         found = state.materializations.get(planned.id)
-        if planned.requirement != "required" or (found is not None and (found.realized or found.observed)):
-            continue
         told = (found.failed or found.skipped) if found is not None else []
+        made = found is not None and (found.realized or found.observed)
+        if planned.requirement != "required" or (made and not told):
+            continue
         yield finding(
             "materialization.missing",
             planned.id,
@@ -261,6 +263,12 @@ def seen_by_a_probe(plan: Plan, state: RunState) -> Iterator[Finding]:
             for said, event in found.said.get(fact, {}).items()
             if said.origin == "observed" and said.trust in ("unknown", "claimed")
         }
+        unseen |= {
+            fact: seen.sequence
+            for seen in found.observed
+            for fact in ("storages", "tensors", "ranges")
+            if _saw_nothing(state, seen.body, fact)
+        }
         if unseen:
             yield finding(
                 "materialization.unobserved",
@@ -271,9 +279,21 @@ def seen_by_a_probe(plan: Plan, state: RunState) -> Iterator[Finding]:
             )
 
 
+def _saw_nothing(state: RunState, body: MaterializationObserved, fact: str) -> bool:
+    """A probe of a realization counted none, or names no range, where it found bytes: then it did not look there."""
+    if trust(body.bytes) != "observed" or not body.bytes.value or trust(body.live) != "observed":
+        return False
+    if state.opened is None:
+        return False
+    if fact == "ranges":
+        return state.opened.body.purpose == "realization" and not body.ranges
+    return bool(number(getattr(body, fact)) == 0)
+
+
 @declare(MATERIALIZATION, "materialization.claim-contradicted")
 def claim_and_observation_agree(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """What the adapter claims of a materialization is what the probe saw, and no witness saw otherwise.
+    """What the adapter claims of a materialization is what the probe saw, no witness saw otherwise, and what was seen
+    fits where it was seen: in ranges that are large enough and no other's at that time.
 
     Two who look at the same memory and differ cannot both be believed. A claim without a figure cannot be compared, and
     is unknown.
@@ -308,6 +328,7 @@ def claim_and_observation_agree(plan: Plan, state: RunState) -> Iterator[Finding
                 events=unknown.values(),
                 unknown=True,
             )
+    yield from range_contradictions(plan, state)
     for witness in state.witnesses:
         yield from witness_contradictions(plan, state, witness)
 

@@ -13,6 +13,7 @@ from ledger.fold import TREE_CLASSES, TREE_MAPPINGS, RunState, Seen
 from ledger.plan import Plan
 from ledger.reconcile.accounting import (
     account,
+    beyond_plan,
     has_device,
     named,
     reported_unplanned,
@@ -36,7 +37,7 @@ MEMORY: list[Invariant] = []
 @declare(MEMORY, "memory.unplanned-persistent")
 def no_unplanned_state_lives(plan: Plan, state: RunState) -> Iterator[Finding]:
     """At the end no live storage stands without an owner that plan and events name, on a device or under another name,
-    and no adapter reports unplanned bytes.
+    none has more than it was planned to have, and no adapter reports unplanned bytes.
 
     What nobody planned takes memory that nobody accounted for. (Ownerless host storages are the host mirror.)
     """
@@ -51,6 +52,7 @@ def no_unplanned_state_lives(plan: Plan, state: RunState) -> Iterator[Finding]:
             for owner, figure in census.by_owner.items()
             if not named(plan, state, owner) and (value := number(figure))
         }
+        live |= {f"{owner}, beyond its planned bytes": more for owner, more in beyond_plan(plan, census).items()}
         ownerless = number(census.unowned_device_bytes)
         if ownerless:
             live["no owner, on a device"] = ownerless

@@ -29,11 +29,39 @@ def host_growth(plan: Plan, state: RunState, label: str) -> Growth | None:
     before, now = number(baseline.body.process.get("tree_sum")), number(seen.body.process.get("tree_sum"))
     if before is None or now is None:
         return None
-    explained = sum(number(figure) or 0 for figure in census.evidence_host_by_role.values())
+    evidence = sum(number(figure) or 0 for figure in census.evidence_host_by_role.values())
+    owned: dict[str, int | float] = {"anonymous": evidence, "shared": 0}
     for owner, figure in census.by_owner.items():
-        if is_host(plan, place_of(plan, state, owner)):
-            explained += number(figure) or 0
+        place = place_of(plan, state, owner)
+        if is_host(plan, place):
+            shared = plan.memory_resources[str(place)].kind == "shared-memory"
+            owned["shared" if shared else "anonymous"] += number(figure) or 0
+    explained: int | float = 0
+    for kind, size in owned.items():
+        held = _pages_grown(baseline.body, seen.body, PAGES_OF[kind])
+        explained += size if held is None else min(size, held)
     return Growth(now - before, explained, now - before - explained)
+
+
+PAGES_OF = {
+    "anonymous": ("rss_anon", "vm_swap", "hugetlb"),
+    "shared": ("rss_shmem", "vm_swap", "hugetlb", "new_file_mappings", "new_tmpfs_files"),
+}
+"""Which pages of the process tree can hold what lives in private and in shared memory.
+
+An owner explains no more than such pages grew: a bank of shared memory without pages explains no private copy of it.
+"""
+
+
+def _pages_grown(baseline: MemorySampled, seen: MemorySampled, keys: tuple[str, ...]) -> int | float | None:
+    """Bytes by which those classes of pages grew in all, at least 0; null where one is not known."""
+    grown: int | float = 0
+    for key in keys:
+        before, now = number(baseline.process.get(key)), number(seen.process.get(key))
+        if before is None or now is None:
+            return None
+        grown += now - before
+    return max(grown, 0)
 
 
 class Residue(NamedTuple):

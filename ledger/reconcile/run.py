@@ -15,7 +15,7 @@ RUN: list[Invariant] = []
 
 @declare(RUN, "run.incomplete")
 def record_is_whole(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """The run was opened, its plan accepted, each observed materialization begun, claimed and followed by a sample of
+    """The run was opened once, its plan accepted, each observed materialization begun, claimed and followed by a sample of
     memory, and the run closed.
 
     A killed or interrupted run leaves a record that ends early; a record with a step taken out, or with more than the
@@ -23,6 +23,14 @@ def record_is_whole(plan: Plan, state: RunState) -> Iterator[Finding]:
     """
     if state.opened is None:
         yield finding("run.incomplete", "run", expected="run.opened", observed="not recorded")
+    if len(state.openings) > 1:
+        yield finding(
+            "run.incomplete",
+            "run",
+            expected="opened once",
+            observed="opened again",
+            events=[seen.sequence for seen in state.openings],
+        )
     if state.outcome in ("incomplete", "aborted"):
         last = state.closed.sequence if state.closed else None
         yield finding("run.incomplete", "run", expected="completed", observed=state.outcome, events=[last])

@@ -55,9 +55,10 @@ def _found(plan: Plan, state: RunState) -> Iterator[tuple[Materialization, Mater
 
 @declare(STAGING, "staging.not-released")
 def staging_is_released(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """Whatever is planned as transient and was realised is released before the run ends.
+    """Whatever is planned as transient and was realised is released before the run ends, and before the last decode.
 
-    A staging bank that is still live at the end is an implicit host mirror.
+    A staging bank that is still live at the end is an implicit host mirror. One that every decode could still read leaves
+    open whether what stays suffices.
     """
     for planned, found in _found(plan, state):
         if exists(found) and not found.released:
@@ -68,6 +69,14 @@ def staging_is_released(plan: Plan, state: RunState) -> Iterator[Finding]:
                 observed=found.refused[-1].body.reason if found.refused else "not released",
                 events=[found.spans[0][0], *(seen.sequence for seen in found.refused)],
                 unknown=unfinished(state),
+            )
+        elif found.released and state.last_decode is not None and state.last_decode < found.released[0].sequence:
+            yield finding(
+                "staging.not-released",
+                planned.id,
+                expected="released before the last decode",
+                observed="released after it",
+                events=[state.last_decode, found.released[0].sequence],
             )
 
 
@@ -222,7 +231,7 @@ def no_owner_survives(plan: Plan, state: RunState) -> Iterator[Finding]:
             )
         if not found.released or found.live:
             continue
-        for label in FINAL_LABELS:
+        for label in (f"after-release:{planned.id}", *FINAL_LABELS):
             at = census_at(state, label)
             live = number(at[1].by_owner.get(planned.id)) if at is not None else None
             if at is not None and live:
@@ -264,7 +273,7 @@ def owners_were_counted(plan: Plan, state: RunState) -> Iterator[Finding]:
 
 @declare(STAGING, "staging.rematerialized")
 def staging_does_not_come_back(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """Released staging is not realised or seen again.
+    """Released staging is not realised, seen or released again.
 
     A staging that comes back after its release is a host copy that the release was to remove.
     """

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from ledger.reconcile import INVARIANTS
 from tests.ledger.judge_cases.authorities import AUTHORITIES
-from tests.ledger.judge_cases.case import Case, judged
+from tests.ledger.judge_cases.case import WEIGHTS, Bodies, Case, declared, judged
 from tests.ledger.judge_cases.clean import CLEAN
 from tests.ledger.judge_cases.decodes import DECODES
 from tests.ledger.judge_cases.environments import ENVIRONMENTS
@@ -16,6 +18,16 @@ from tests.ledger.judge_cases.memories import MEMORIES
 from tests.ledger.judge_cases.plans import PLANS
 from tests.ledger.judge_cases.runs import RUNS
 from tests.ledger.judge_cases.stagings import STAGINGS
+from tests.ledger.judge_cases.steps import (
+    activation,
+    at_the_end,
+    decode,
+    looked_again,
+    reclaimed,
+    released,
+    sampled,
+    watch,
+)
 from tests.ledger.judge_cases.witnesses import WITNESSES
 
 CASES = [
@@ -54,3 +66,25 @@ def test_every_code_has_a_case() -> None:
     codes = {code for invariant in INVARIANTS for code in invariant.codes}
     covered = {code for case in CASES for code in case.codes}
     assert covered == codes
+
+
+@pytest.mark.parametrize(
+    ("told", "assurance"),
+    [
+        (lambda run: run, "observed"),
+        (decode({"output.exact": declared(1)}, repetition=2), "declared"),
+        (decode({"plan_lookups": declared(0)}, repetition=2), "declared"),
+        (released(owners_alive=declared(0)), "declared"),
+        (reclaimed("after-decode", region_mapped=declared(0)), "declared"),
+        (watch(tree_accesses=declared(0)), "declared"),
+        (sampled("closing", checkpoint_mappings=declared(0)), "declared"),
+        (at_the_end({"census/unowned_host_bytes": declared(0)}), "declared"),
+        (activation(compute_unit_id=declared("cpu0")), "declared"),
+        (looked_again(WEIGHTS, {}, {}, {"storages": declared(2)}, {}, {}), "declared"),
+    ],
+)
+def test_somebodys_word_in_place_of_a_measurement_lowers_the_assurance_of_the_whole(
+    told: Callable[[Bodies], Bodies], assurance: str
+) -> None:
+    judgement = judged(Case("told", "PASS", set(), run=told))
+    assert (judgement.verdict, judgement.assurance) == ("PASS", assurance)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ledger.events import AddressRange, AuthorityEstablished, ExecutionActivated, MaterializationStarted
-from tests.builders.runs import inserted, moved
+from tests.builders.runs import changed, inserted, moved
 from tests.ledger.judge_cases.case import BASELINE, STAGE, UNKNOWN, Case, declared, probe
 from tests.ledger.judge_cases.steps import authority, removed
 
@@ -69,5 +69,11 @@ AUTHORITIES = [
         "FAIL",
         {"authority.owner-not-live", "authority.materialization-mismatch", "authority.not-observed"},
         run=authority(materialization_id=STAGE),
+    ),
+    Case(
+        "the owner's range is too small to hold it",
+        "INDETERMINATE",
+        {"authority.not-observed"},
+        run=lambda run: changed(run, AuthorityEstablished, {"owner_range.length": 1}),
     ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ledger.events import DecodeRan, ExecutionActivated, ReferenceBound, SourceWatched
 from tests.builders.runs import GIB, changed, inserted, moved
 from tests.ledger.judge_cases.case import FAILED, UNKNOWN, Case, claim, probe
-from tests.ledger.judge_cases.steps import accessed, added, correctness, decode, removed, watch
+from tests.ledger.judge_cases.steps import accessed, added, correctness, decode, removed, repeated, watch
 
 DECODES = [
     Case("one repetition of four is missing", "FAIL", {"decode.missing"}, run=removed(DecodeRan, repetition=2)),
@@ -188,5 +188,12 @@ DECODES = [
         {"decode.plan-consulted"},
         run=decode({"plan_lookups": UNKNOWN}, phase="prefill"),
         unknown={"decode.plan-consulted"},
+    ),
+    Case("decode gave no token", "FAIL", {"decode.missing"}, run=decode({"tokens": probe(0)}, repetition=1)),
+    Case(
+        "another reference, put back again before decode",
+        "INDETERMINATE",
+        {"run.incomplete"},
+        run=repeated(ReferenceBound, {"digest": probe("sha256:" + "13" * 32)}, at=3, total=5),
     ),
 ]

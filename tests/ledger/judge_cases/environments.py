@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ledger.events import EnvironmentObserved, PlanAccepted
-from tests.builders.runs import GIB, changed
+from ledger.events import EnvironmentObserved, PlanAccepted, RunClosed, RunOpened
+from tests.builders.runs import GIB, changed, moved, with_values
 from tests.ledger.judge_cases.case import MIB, UNKNOWN, Case, declared, probe
-from tests.ledger.judge_cases.steps import environment, opening, removed
+from tests.ledger.judge_cases.steps import environment, opening, removed, repeated
 
 ENVIRONMENTS = [
     Case(
@@ -113,5 +113,53 @@ ENVIRONMENTS = [
         plan=lambda document: document["checkpoint"]["files"][0].update(digest="sha256:" + "77" * 32),
         run=opening(checkpoint_files__0__digest=UNKNOWN),
         unknown={"environment.model-mismatch"},
+    ),
+    Case(
+        "the machine was looked at only afterwards",
+        "INDETERMINATE",
+        {"environment.not-observed"},
+        run=lambda run: moved(run, EnvironmentObserved, before=RunClosed),
+    ),
+    Case(
+        "another machine between four looks at this one",
+        "INDETERMINATE",
+        {"run.incomplete"},
+        run=repeated(EnvironmentObserved, {"compute_units": []}, at=3, total=5),
+    ),
+    Case(
+        "the same Memory Resource is shown twice, once too small",
+        "FAIL",
+        {"environment.capacity-exceeded"},
+        run=lambda run: [
+            body.model_copy(
+                update={
+                    "memory_resources": [
+                        *(with_values(one, {"capacity_bytes": probe(1)}) for one in body.memory_resources),
+                        *body.memory_resources,
+                    ]
+                }
+            )
+            if isinstance(body, EnvironmentObserved)
+            else body
+            for body in run
+        ],
+    ),
+    Case(
+        "a checkpoint file is named twice, once of another size",
+        "FAIL",
+        {"environment.model-mismatch"},
+        run=lambda run: [
+            body.model_copy(
+                update={
+                    "checkpoint_files": [
+                        *(with_values(one, {"size": probe(1)}) for one in body.checkpoint_files),
+                        *body.checkpoint_files,
+                    ]
+                }
+            )
+            if isinstance(body, RunOpened)
+            else body
+            for body in run
+        ],
     ),
 ]

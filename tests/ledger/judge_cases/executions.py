@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ledger.events import AuthorityEstablished, DecodeRan, ExecutionActivated, MaterializationObserved
-from tests.builders.runs import inserted, moved
+from ledger.events import AuthorityEstablished, BoundState, DecodeRan, ExecutionActivated, MaterializationObserved
+from tests.builders.runs import changed, inserted, moved
 from tests.ledger.judge_cases.case import CACHE, STAGE, UNKNOWN, Case, probe
 from tests.ledger.judge_cases.steps import activation, chain, removed
 
@@ -83,5 +83,33 @@ EXECUTIONS = [
             ),
             lambda run: moved(run, AuthorityEstablished, before=DecodeRan),
         ),
+    ),
+    Case(
+        "bound to the weights on another Memory Resource than where they were seen",
+        "FAIL",
+        {"execution.state-not-live"},
+        run=lambda run: changed(run, ExecutionActivated, {"state.0.memory_resource_id": "node-a.ram"}),
+    ),
+    Case(
+        "bound to something more, which is nowhere",
+        "FAIL",
+        {"execution.state-not-live"},
+        run=lambda run: [
+            body.model_copy(
+                update={
+                    "state": [
+                        *body.state,
+                        BoundState(
+                            logical_state_id="state.other",
+                            materialization_id="mat.none",
+                            memory_resource_id="node-a.ram",
+                        ),
+                    ]
+                }
+            )
+            if isinstance(body, ExecutionActivated)
+            else body
+            for body in run
+        ],
     ),
 ]

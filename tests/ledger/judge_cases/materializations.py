@@ -5,15 +5,17 @@ from __future__ import annotations
 from ledger.events import (
     AddressRange,
     AuthorityEstablished,
+    ExecutionActivated,
     MaterializationFailed,
     MaterializationObserved,
     MaterializationRealized,
     MaterializationReleased,
     MaterializationSkipped,
+    MaterializationStarted,
     MemorySampled,
     ReleaseAuthorized,
 )
-from tests.builders.runs import GIB, changed, inserted, materialized
+from tests.builders.runs import GIB, changed, inserted, materialized, moved
 from tests.ledger.judge_cases.case import (
     BASELINE,
     BUFFERS,
@@ -35,9 +37,11 @@ from tests.ledger.judge_cases.steps import (
     both,
     chain,
     grown,
+    looked_again,
     never_realised,
     observed,
     part,
+    range_of,
     realized,
     removed,
     stranger,
@@ -163,6 +167,7 @@ MATERIALIZATIONS = [
             "materialization.forbidden",
             "staging.release-unqualified",
             "execution.state-not-live",
+            "memory.mirror-unknown",  # the pages that the tree holds are shared ones
         },
         run=both(WEIGHTS, memory_resource_id="node-a.ram"),
     ),
@@ -358,6 +363,81 @@ MATERIALIZATIONS = [
                 for body in stranger("mat.mirror")
             ],
             ReleaseAuthorized,
+        ),
+    ),
+    Case(
+        "two materializations are one piece of memory",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        run=observed(BASELINE, ranges=[range_of(CACHE)]),
+    ),
+    Case(
+        "the resident weights are the staged ones under another name",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        run=observed(WEIGHTS, ranges=[range_of(STAGE)]),
+    ),
+    Case(
+        "resident where something lay that was released before",
+        "PASS",
+        PASS,
+        run=chain(
+            lambda run: moved(run, MaterializationStarted, before=ExecutionActivated, materialization_id=BUFFERS),
+            lambda run: moved(run, MaterializationRealized, before=ExecutionActivated, materialization_id=BUFFERS),
+            lambda run: moved(run, MaterializationObserved, before=ExecutionActivated, materialization_id=BUFFERS),
+            observed(BUFFERS, ranges=[range_of(STAGE)]),
+        ),
+    ),
+    Case(
+        "more bytes than the range has in which they were seen",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        run=observed(WEIGHTS, ranges=[AddressRange(space="host", start=4096, length=4096)]),
+    ),
+    Case(
+        "seen on the host, at a device's addresses",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        run=observed(WEIGHTS, ranges=[AddressRange(space="cuda:0", start=4096, length=256 * MIB)]),
+    ),
+    Case(
+        "bytes seen nowhere in particular",
+        "INDETERMINATE",
+        {"materialization.unobserved"},
+        run=observed(WEIGHTS, ranges=[]),
+    ),
+    Case(
+        "bytes seen without a storage that has them",
+        "INDETERMINATE",
+        {"materialization.unobserved"},
+        run=observed(WEIGHTS, storages=probe(0)),
+    ),
+    Case(
+        "neither claim nor probe counts a tensor, yet there are bytes",
+        "INDETERMINATE",
+        {"materialization.unobserved"},
+        run=chain(observed(WEIGHTS, tensors=probe(0)), realized(WEIGHTS, tensors=claim(0))),
+    ),
+    Case(
+        "said to have failed, and realised all the same",
+        "FAIL",
+        {"materialization.missing"},
+        run=added(MaterializationFailed(materialization_id=WEIGHTS, error_type="E", message="no"), ReleaseAuthorized),
+    ),
+    Case(
+        "a fifth figure, beyond tolerance, after four within it",
+        "INDETERMINATE",
+        {"run.incomplete"},
+        plan=part("materializations", WEIGHTS, tolerance_bytes=4096),
+        run=looked_again(WEIGHTS, *({"bytes": probe(256 * MIB + more)} for more in (1, 2, 3, MIB * MIB, 0))),
+    ),
+    Case(
+        "content that differs, after four looks at which it agreed",
+        "INDETERMINATE",
+        {"run.incomplete"},
+        run=looked_again(
+            WEIGHTS,
+            *({"source_digest": probe(f"s{n}"), "resident_digest": probe(f"s{n % 4}")} for n in range(6)),
         ),
     ),
 ]

@@ -14,6 +14,7 @@ from tests.ledger.judge_cases.steps import (
     expects,
     grown,
     optional_cache,
+    owner_holds,
     part,
     realized,
     reclaimed,
@@ -293,5 +294,17 @@ MEMORIES = [
         "FAIL",
         {"memory.expectation-mismatch"},
         plan=expects(unexplained_persistent_host_mirror_bytes=4096),
+    ),
+    Case(
+        "a second copy under the name of a planned one",
+        "FAIL",
+        {"memory.unplanned-persistent", "memory.expectation-mismatch"},
+        run=chain(grown("rss_shmem", 256 * MIB), owner_holds(WEIGHTS, 512 * MIB, "after-decode", "closing")),
+    ),
+    Case(
+        "a private copy as large as the shared bank, whose own pages are not there",
+        "INDETERMINATE",
+        {"memory.mirror-unknown"},
+        run=chain(grown("rss_anon", 256 * MIB), grown("rss_shmem", -256 * MIB)),
     ),
 ]

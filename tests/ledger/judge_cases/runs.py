@@ -78,4 +78,5 @@ RUNS = [
         {"run.superseded"},
         run=appended(RunSuperseded(reason="wrong label", by="01920000-0000-7000-8000-000000000009")),
     ),
+    Case("opened twice", "INDETERMINATE", {"run.incomplete"}, run=lambda run: [run[0], *run]),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ledger.events import (
     AuthorityEstablished,
+    Body,
     ExecutionActivated,
     MaterializationObserved,
     MaterializationReleased,
@@ -13,10 +14,25 @@ from ledger.events import (
     ReleaseRefused,
 )
 from tests.builders.runs import changed, inserted, materialized, moved
-from tests.ledger.judge_cases.case import BUFFERS, MIB, STAGE, UNKNOWN, WEIGHTS, Case, probe
-from tests.ledger.judge_cases.steps import PLAN, added, chain, reclaimed, released, removed
+from tests.ledger.judge_cases.case import BUFFERS, MIB, STAGE, UNKNOWN, WEIGHTS, Bodies, Case, probe
+from tests.ledger.judge_cases.steps import PLAN, added, chain, owner_holds, reclaimed, released, removed, repeated
 
 NO_RELEASE = [removed(MaterializationReleased), removed(ReclamationObserved), removed(ReleaseAuthorized)]
+
+
+def released_after_decode(run: Bodies) -> Bodies:
+    """All that belongs to the release comes after the last decode, in its own order."""
+
+    def of_release(body: Body) -> bool:
+        if isinstance(body, MemorySampled):
+            return body.label.startswith(("before-release:", "after-release:"))
+        if isinstance(body, ReclamationObserved):
+            return body.phase == "after-release"
+        return isinstance(body, ReleaseAuthorized | MaterializationReleased)
+
+    rest = [body for body in run if not of_release(body)]
+    return inserted(rest, [body for body in run if of_release(body)], before=MemorySampled, label="after-decode")
+
 
 STAGINGS = [
     Case(
@@ -148,5 +164,33 @@ STAGINGS = [
             [b for b in run if isinstance(b, MaterializationObserved) and b.materialization_id == STAGE],
             before=AuthorityEstablished,
         ),
+    ),
+    Case(
+        "released twice, each time as authorised",
+        "FAIL",
+        {"staging.rematerialized"},
+        run=lambda run: inserted(
+            run,
+            [body for body in run if isinstance(body, ReleaseAuthorized | MaterializationReleased)],
+            before=AuthorityEstablished,
+        ),
+    ),
+    Case(
+        "the census just after the release still finds it alive",
+        "FAIL",
+        {"staging.owner-alive"},
+        run=owner_holds(STAGE, 256 * MIB, f"after-release:{STAGE}"),
+    ),
+    Case(
+        "released only after the last decode",
+        "FAIL",
+        {"staging.not-released"},
+        run=released_after_decode,
+    ),
+    Case(
+        "one authorization of five names nothing",
+        "INDETERMINATE",
+        {"run.incomplete"},
+        run=repeated(ReleaseAuthorized, {"qualifying_ids": []}, at=3, total=5),
     ),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ledger.events import (
+    AddressRange,
     AuthorityEstablished,
     Census,
     DecodeRan,
@@ -16,12 +17,13 @@ from ledger.events import (
     MaterializationStarted,
     MemorySampled,
     ReclamationObserved,
+    ReleaseAuthorized,
     RunClosed,
     RunOpened,
     SourceAccessed,
     SourceWatched,
 )
-from tests.builders.runs import changed, inserted, materialized, small_plan, without
+from tests.builders.runs import address_range, changed, inserted, materialized, small_plan, with_values, without
 from tests.ledger.judge_cases.case import BUFFERS, STAGE, Bodies, probe
 
 PASS: set[str] = set()
@@ -206,8 +208,9 @@ def accessed(who: Any, access: Any = "open") -> SourceAccessed:
 def stranger(name: str = "mat.stranger") -> list[Any]:
     """A materialization that the plan does not have, begun, claimed and seen on shared memory."""
     like = PLAN.materializations[BUFFERS]
-    bodies = materialized(PLAN, like)
-    return [body.model_copy(update={"materialization_id": name}) for body in bodies]
+    bodies = [body.model_copy(update={"materialization_id": name}) for body in materialized(PLAN, like)]
+    elsewhere = AddressRange(space="host", start=0x7E00_0000_0000, length=4096)
+    return changed(bodies, MaterializationObserved, {"ranges": [elsewhere]})
 
 
 def first_bodies(count: int):
@@ -252,3 +255,49 @@ MISSING_WHEN_UNFINISHED = {
     "materialization.missing",
     "memory.mirror-unknown",
 }
+
+
+def repeated(kind: type, change: dict[str, Any], at: int, total: int):
+    """The first event of that type, `total` times over, with the change applied to number `at` alone."""
+
+    def apply(run: Bodies) -> Bodies:
+        first = next(index for index, body in enumerate(run) if isinstance(body, kind))
+        copies = [with_values(run[first], change) if number == at else run[first] for number in range(total)]
+        return [*run[:first], *copies, *run[first + 1 :]]
+
+    return apply
+
+
+def looked_again(name: str, *facts: dict[str, Any]):
+    """The probe looked again, once for each of `facts`, and saw them."""
+
+    def apply(run: Bodies) -> Bodies:
+        seen = next(
+            body for body in run if isinstance(body, MaterializationObserved) and body.materialization_id == name
+        )
+        return inserted(run, [with_values(seen, change) for change in facts], before=ReleaseAuthorized)
+
+    return apply
+
+
+def range_of(name: str) -> AddressRange:
+    """Where the clean run's probe sees that materialization."""
+    return address_range(PLAN, PLAN.materializations[name])
+
+
+def owner_holds(name: str, size: int, *labels: str):
+    """The censuses of those labels find so many live bytes under that owner."""
+
+    def apply(run: Bodies) -> Bodies:
+        return [
+            body.model_copy(
+                update={
+                    "census": body.census.model_copy(update={"by_owner": {**body.census.by_owner, name: probe(size)}})
+                }
+            )
+            if isinstance(body, MemorySampled) and body.label in labels and body.census is not None
+            else body
+            for body in run
+        ]
+
+    return apply
