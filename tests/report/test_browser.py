@@ -177,13 +177,15 @@ def test_the_picture_is_used_by_keyboard_and_read_aloud(look: Open, written: Wri
 
 
 def test_print_is_light_and_whole(look: Open, written: Write, flawed: Told, tmp_path: Path) -> None:
-    page = look(written(flawed.page()), theme="dark").page
+    page = look(written(flawed.page()), theme="dark", width=760).page
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert not page.locator(".tools").first.is_visible()
+    assert page.locator("button:visible, input:visible, select:visible").count() == 0
+    assert page.locator(".legend").is_visible()
     assert page.locator("svg.timeline").is_visible()
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("#samples").is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 760
     page.pdf(path=tmp_path / "report.pdf")
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
 
