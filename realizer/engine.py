@@ -63,7 +63,7 @@ from realizer.content import content_of
 from realizer.loader import Loader
 from realizer.memory import MemoryRange, RangeInUse, Ranges
 from realizer.probes import Probes
-from realizer.validate import Validation, validate
+from realizer.validate import Validation, remedy, validate
 from realizer.watch import CheckpointWatch
 
 Sink = Callable[[Body], Recorded]
@@ -338,7 +338,7 @@ class _Realization:
             raise PlanRejected(
                 f"the plan is rejected: {len(violations)} violation{'s' if len(violations) != 1 else ''}",
                 [f"{v.code} {v.subject}: {v.message}" for v in violations],
-                "nothing was allocated; draft a plan for this machine and checkpoint with `tally plan draft`",
+                f"nothing was allocated; {remedy(violations)}",
             )
         self.emit(PlanAccepted(required_bytes=validation.required_bytes, bindings=validation.bindings))
         return validation

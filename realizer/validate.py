@@ -6,6 +6,7 @@ the judge applies afterwards (`ledger.reconcile.environment`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ledger.errors import NotFound, TallyError
@@ -66,6 +67,20 @@ def validate(
     except TallyError as error:
         violations.append(Violation(code="adapter.refused", subject="plan", message=str(error)))
     return Validation(violations, bindings, required_bytes(plan), instance)
+
+
+OWN_REMEDIES = {
+    "plan.not-frozen": "seal the draft with `tally plan freeze`",
+    "plan.digest-mismatch": "take the plan as it was frozen, or freeze it anew",
+    "reference.mismatch": "give the fixture that the plan was frozen with as --reference",
+}
+"""What helps against a violation that no other machine, checkpoint or draft would mend, by its code."""
+
+
+def remedy(violations: Sequence[Violation]) -> str:
+    """What whoever asked for the plan may try: one piece of advice for each kind of violation, no piece twice."""
+    redraft = "draft a plan for this machine and checkpoint with `tally plan draft`"
+    return "; ".join(dict.fromkeys(OWN_REMEDIES.get(violation.code, redraft) for violation in violations))
 
 
 def _model(plan: Plan, checkpoint: Checkpoint) -> list[Violation]:

@@ -183,6 +183,8 @@ def test_every_violation_is_listed_at_once(prepared: Prepared) -> None:
     assert isinstance(carried.error, PlanRejected)
     text = " ".join(carried.error.violations)
     assert all(part in text for part in ("checkpoint-native-elsewhere", "4096", "headers digest"))
+    assert carried.error.hint is not None
+    assert carried.error.hint.count("tally plan draft") == 1
 
 
 def test_a_plan_edited_after_freezing_is_rejected(prepared: Prepared) -> None:
@@ -192,6 +194,7 @@ def test_a_plan_edited_after_freezing_is_rejected(prepared: Prepared) -> None:
     carried = carry_out(prepared, plan=prepared.changed(change, refreeze=False))
     assert isinstance(carried.error, PlanRejected)
     assert {"plan.digest-mismatch", "plan.rejected"} <= carried.codes
+    assert carried.error.hint == "nothing was allocated; take the plan as it was frozen, or freeze it anew"
 
 
 def test_another_reference_and_none_are_rejected(prepared: Prepared, tmp_path: Path) -> None:
@@ -207,6 +210,8 @@ def test_another_reference_and_none_are_rejected(prepared: Prepared, tmp_path: P
     missing = carry_out(prepared, reference=None)
     assert isinstance(missing.error, PlanRejected)
     assert "--reference" in " ".join(missing.error.violations)
+    for error in (swapped.error, missing.error):
+        assert error.hint == "nothing was allocated; give the fixture that the plan was frozen with as --reference"
 
 
 # --- what ends a run ----------------------------------------------------------------------------------------------
