@@ -80,10 +80,18 @@ def _collect(fetch: Any, columns: list[str], rows: int) -> QueryResult:
     for row in fetch:
         if len(collected) == rows or total > MAX_RESULT_BYTES:
             return QueryResult(columns, collected, True)
+        wide = sum(map(_width, row))
+        if wide > MAX_RESULT_BYTES:
+            raise QueryError(f"a row of the result is larger than {MAX_RESULT_BYTES} bytes", "select less of it")
+        total += wide
         plain = tuple(_plain(value) for value in row)
-        total += sum(len(value) if isinstance(value, str) else 8 for value in plain)
         collected.append(plain)
     return QueryResult(columns, collected, False)
+
+
+def _width(value: Any) -> int:
+    """About how long the value is when it is printed."""
+    return len(value) if isinstance(value, str) else 2 * len(value) if isinstance(value, bytes | memoryview) else 8
 
 
 def _plain(value: Any) -> Any:

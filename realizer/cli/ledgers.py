@@ -5,7 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
+import resource
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +24,7 @@ from realizer.cli.options import json_option, ledger_option, output_option, pair
 from realizer.cli.rendering import (
     amount,
     cell,
+    complain,
     emit_json,
     emit_json_line,
     facts,
@@ -92,10 +98,48 @@ def query(
     from ledger.query import run_query
 
     statement = _statement(sql, named)
-    result = run_query(ledger, statement, _bound(parameters, ledger), seconds=seconds, rows=rows)
+    with confined(seconds):
+        result = run_query(ledger, statement, _bound(parameters, ledger), seconds=seconds, rows=rows)
     _print_rows(result, as_json=as_json, jsonl=jsonl, as_csv=as_csv)
     if result.truncated:
         warn(f"only the first {len(result.rows)} rows; --rows N raises the limit")
+
+
+GRACE_SECONDS = 5
+"""How long a query may outlive its time limit before the process goes."""
+QUERY_BYTES = 1024**3
+"""Address space that a query may take: several times the largest result, its values on their way included."""
+
+
+@contextmanager
+def confined(seconds: float) -> Iterator[None]:
+    """Bound what the databases' own limits do not: one step of a query that takes hours, one row of any size.
+
+    SQLite looks at the clock between steps, and `instr` of two long texts is one step. Nothing interrupts that but the
+    end of the process; a query writes nothing, so that is safe.
+    """
+    last_resort = threading.Timer(seconds + GRACE_SECONDS, _give_up, (seconds,))
+    last_resort.daemon = True
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    wanted = pages * resource.getpagesize() + QUERY_BYTES
+    last_resort.start()
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (wanted if soft < 0 else min(soft, wanted), hard))
+        yield
+    except MemoryError as error:
+        raise QueryError("the query was stopped: it needs too much memory", "make its values smaller") from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        last_resort.cancel()
+        last_resort.join()
+
+
+def _give_up(seconds: float) -> None:
+    complain(
+        f"the query was stopped after {seconds:g} s: one step of it could not be interrupted (make its values smaller)"
+    )
+    os._exit(1)
 
 
 def _statement(sql: str | None, named: str | None) -> str:

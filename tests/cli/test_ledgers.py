@@ -5,9 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import resource
 import shutil
 import sqlite3
 import stat
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -284,3 +288,38 @@ def test_check_tells_version_guards_journal_and_sizes(tally: Tally, ledger: Path
     assert facts["events"] == 97
     assert {"version", "journal", "integrity", "origin"} <= facts.keys()
     assert "journal" in tally("db", "check").out
+
+
+DOUBLED = (
+    "with recursive d (s, n) as (select 'a', 0 union all select s || s, n + 1 from d where n < 24),"
+    " t as materialized (select s, cast(s as blob) as b from d order by n desc limit 1) select {} from t"
+)
+"""A text and a blob of 16 MiB, for what a statement does with them."""
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("instr(s, substr(s, 1, 8000000) || 'b')", "could not be interrupted"),
+        ("s like '%' || substr(s, 1, 49000) || 'b%'", "could not be interrupted"),
+        ("s, s, s, s, s", "a row of the result is larger than"),
+        (", ".join(["b"] * 1500), "needs too much memory"),
+    ],
+    ids=["one step for hours", "one match for hours", "a wide row", "a row wider than memory"],
+)
+def test_a_query_that_nothing_interrupts_is_stopped(ledger: Path, asked: str, said: str) -> None:
+    """In a process of its own, since that is what ends."""
+    before = ledger.read_bytes()
+    code = "import sys; from realizer.cli import ledgers, main; ledgers.GRACE_SECONDS = 1; sys.exit(main.run(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "query", DOUBLED.format(asked), "--seconds", "2", "--ledger", str(ledger)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, said in done.stderr) == (1, "", True), done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert ledger.read_bytes() == before
+
+
+def test_what_confines_a_query_is_gone_after_it(tally: Tally, ledger: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS), threading.active_count()
+    assert tally("query", "select 1 as one", "--json").json == [{"one": 1}]
+    assert tally("query", "select nothing").code == 1
+    assert (resource.getrlimit(resource.RLIMIT_AS), threading.active_count()) == before
