@@ -21,6 +21,7 @@ def scripts(events: int, sample: Path) -> list[list[str]]:
     return [
         ["append.py"],
         ["query.py"],
+        ["pages.py"],
         ["load.py", *checkpoint],
         ["verify.py", "--events", str(events)],
         ["judge.py", "--events", str(events)],
