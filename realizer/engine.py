@@ -536,13 +536,16 @@ class _Realization:
         """Prefill once, then repeat decode from the restored baseline. Nothing is recorded while the model runs."""
         expected = self.plan.correctness
         for mode in adapter.decode_modes():
+            steps = 1 + expected.repetitions
+            self.progress(f"decode {mode}", 0, steps)
             if expected.prefill:
                 self.emit(decode.prefill(adapter, fixture, execution.id, expected, self.handle))
             adapter.save_baseline()
+            self.progress(f"decode {mode}", 1, steps)
             for repetition in range(expected.repetitions):
                 adapter.restore_baseline()
                 self.emit(decode.repetition(adapter, fixture, execution.id, expected, self.handle, repetition, mode))
-            self.progress(f"decode {mode}", expected.repetitions, expected.repetitions)
+                self.progress(f"decode {mode}", 2 + repetition, steps)
 
 
 def _accepted(validation: Validation) -> Adapter:

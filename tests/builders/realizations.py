@@ -87,6 +87,7 @@ def carry_out(
     adapter: type[Adapter] = CausalLM,
     plan: Plan | None = None,
     use: Callable[[engine.LiveRun], None] | None = None,
+    progress: engine.Progress | None = None,
     **request: Any,
 ) -> Carried:
     """Realize the plan; whatever ends it is kept and not raised. `use` is called inside the `with` block."""
@@ -104,7 +105,8 @@ def carry_out(
     asked = engine.Request(plan=plan or prepared.plan, adapter=adapter, **asked)  # type: ignore[assignment]
     error: BaseException | None = None
     try:
-        with engine.realize(asked, sink=recorder, put_blob=put_blob) as run:  # type: ignore[arg-type]
+        watched = {} if progress is None else {"progress": progress}
+        with engine.realize(asked, sink=recorder, put_blob=put_blob, **watched) as run:  # type: ignore[arg-type]
             if use is not None:
                 use(run)
     except BaseException as caught:  # noqa: BLE001 - a test looks at whatever ended the run

@@ -197,6 +197,15 @@ def test_a_plan_edited_after_freezing_is_rejected(prepared: Prepared) -> None:
     assert carried.error.hint == "nothing was allocated; take the plan as it was frozen, or freeze it anew"
 
 
+def test_whoever_waits_for_decode_sees_every_repetition(prepared: Prepared) -> None:
+    said: list[tuple[str, int, int]] = []
+    carried = carry_out(prepared, progress=lambda *step: said.append(step))
+    assert carried.error is None
+    repetitions = prepared.plan.correctness.repetitions
+    wanted = [(done, 1 + repetitions) for done in range(2 + repetitions)]
+    assert [(done, total) for what, done, total in said if what == "decode eager"] == wanted
+
+
 def test_another_reference_and_none_are_rejected(prepared: Prepared, tmp_path: Path) -> None:
     from realizer.decode import load_fixture, save_fixture
 
