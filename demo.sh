@@ -8,9 +8,12 @@ model=build/sample
 demo=build/demo
 say() { printf '\n# %s\n' "$*"; }
 run() {
-  printf '$'
-  printf ' %q' "$@"
-  printf '\n'
+  local word line='$'
+  for word in "$@"; do
+    [[ $word =~ ^[A-Za-z0-9_@~./=:,-]+$ ]] || word="\"$word\""  # no word here holds a quote, a dollar or a backslash
+    line+=" $word"
+  done
+  printf '%s\n' "$line"
   "$@"
 }
 
@@ -42,3 +45,6 @@ say "Seal the evidence, and judge it again from the file alone: no ledger, no to
 run tally keygen -o "$demo/demo.pem" --no-passphrase
 run tally export @latest --key "$demo/demo.pem" -o "$demo/evidence.json"
 run tally verify "$demo/evidence.json" --key "$demo/demo.pub"
+run tally report "$demo/evidence.json" --key "$demo/demo.pub" -o "$demo/report.html"
+
+say "To go on by hand: . .venv/bin/activate; export TALLY_LEDGER=$demo/tally.db; tally runs; tally --help"
