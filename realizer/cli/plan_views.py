@@ -37,7 +37,7 @@ def plan_parts(found: Plan) -> Iterator[RenderableType]:
             ("adapter", document.adapter.name if document.adapter else "none named"),
             ("reference", short_digest(found.correctness.reference_digest)),
             ("correctness", _correctness(found)),
-            ("give-back", f"at least {found.host_give_back_ratio:.0%} of staging"),
+            ("give-back", f"at least {found.host_give_back_ratio:.0%} of staging, unless its private region is gone"),
         ]
     )
     yield from ("", heading("Materializations"), _materializations(found))

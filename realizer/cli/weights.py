@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from realizer.cli.documents import TensorRow, WeightsDocument
 
-NOT_VERIFIED = "not listed: its content was not verified"
+NOT_VERIFIED = "not listed: its content was not verified (realize --verify-content)"
 
 
 @click.command()
