@@ -12,6 +12,7 @@ from ledger.errors import TallyError
 from ledger.events import Assurance
 
 POLICY_FORMAT = "tally.policy/1"
+MAX_POLICY_BYTES = 1024 * 1024
 NAMES: dict[str, str] = {
     "signature": "a given public key signed the file",
     "pin": "a given pin covers the run and holds",
@@ -110,10 +111,14 @@ def read_policy(path: Path) -> Policy:
     Raises PolicyError for a file that cannot be read, an unknown format or key, or a value of the wrong type.
     """
     try:
-        raw: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(MAX_POLICY_BYTES + 1)
+        if len(data) > MAX_POLICY_BYTES:
+            raise PolicyError(f"policy {path} is longer than {MAX_POLICY_BYTES} bytes, as none is")
+        raw: dict[str, Any] = tomllib.loads(data.decode("utf-8"))
     except OSError as error:
         raise PolicyError(f"policy {path} cannot be read: {error.strerror}", "check the path") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # malformed, not UTF-8, a number or a nesting beyond all use
         raise PolicyError(f"policy {path} is not TOML: {error}") from error
     if raw.get("format") != POLICY_FORMAT:
         raise PolicyError(f"policy {path} has format {raw.get('format')!r}, expected {POLICY_FORMAT!r}")
@@ -126,8 +131,8 @@ def read_policy(path: Path) -> Policy:
     if not isinstance(require, list) or not all(isinstance(item, str) for item in require):
         raise PolicyError(f"policy {path}: `require` is not a list of strings")
     for name in ("key", "pin", "challenge"):
-        if not isinstance(raw.get(name, ""), str):
-            raise PolicyError(f"policy {path}: `{name}` is not a string")
+        if not isinstance(raw.get(name, ""), str) or "\0" in raw.get(name, ""):
+            raise PolicyError(f"policy {path}: `{name}` is not a string of text")
     return Policy(
         require=Requirements.of(require),
         key=path.parent / raw["key"] if "key" in raw else None,

@@ -13,16 +13,24 @@ from ledger.errors import TallyError
 from realizer.cli.rendering import emit_bytes
 
 STANDARD = "-"
+MAX_INPUT_BYTES = 256 * 1024 * 1024
+"""More than any document that a command reads has; what goes on longer (a device, a pipe without an end) is not read out."""
 
 
 def read_input(name: str, what: str) -> bytes:
     """The bytes of a file, or of standard input for `-`. Raises TallyError saying what could not be read and why."""
-    if name == STANDARD:
-        return sys.stdin.buffer.read()
     try:
-        return Path(name).read_bytes()
+        if name == STANDARD:
+            data = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(MAX_INPUT_BYTES + 1)
     except OSError as error:
         raise TallyError(f"{what} {name!r} cannot be read: {error.strerror}", "check the path") from error
+    if len(data) > MAX_INPUT_BYTES:
+        shown = "standard input" if name == STANDARD else repr(name)
+        raise TallyError(f"{what} from {shown} is longer than {MAX_INPUT_BYTES} bytes, as none is", "check the path")
+    return data
 
 
 @contextmanager

@@ -94,8 +94,11 @@ def exit_code(document: VerificationDocument) -> int:
 
 
 def _is_ledger(file: str) -> bool:
-    """An SQLite file or a PostgreSQL URL. Raises NotFound for a file that is not there."""
-    if file == "-":
+    """An SQLite file or a PostgreSQL URL. Raises NotFound for a file that is not there.
+
+    What can be read only once (a pipe) is no ledger, and is not looked into.
+    """
+    if file == "-" or (Path(file).exists() and not Path(file).is_file()):
         return False
     if "://" in file:
         return True

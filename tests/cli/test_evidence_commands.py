@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -215,3 +217,19 @@ def test_a_result_needs_its_plan(tally: Tally, tmp_path: Path) -> None:
     ran = tally("import", "file.json")
     assert ran.code == 2
     assert "--plan" in ran.err
+
+
+def test_evidence_can_come_through_a_pipe_with_a_name(tally: Tally, evidence: Path) -> None:
+    """As `verify <(...)` gives it: what was read of it once is gone."""
+    reading, writing = os.pipe()
+
+    def feed() -> None:
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(evidence.read_bytes())
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    ran = tally("verify", f"/dev/fd/{reading}", "--json")
+    feeder.join()
+    os.close(reading)
+    assert (ran.code, ran.json["status"]) == (0, "valid-unanchored"), ran

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from pathlib import Path
@@ -69,3 +70,13 @@ def test_what_cannot_be_written_is_said_in_one_line(tmp_path: Path, name: str) -
 def test_what_cannot_be_read_is_said_in_one_line(tmp_path: Path, name: str) -> None:
     with pytest.raises(TallyError, match="cannot be read"):
         read_input(str(tmp_path / name), "plan")
+
+
+def test_what_never_ends_is_not_read_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("realizer.cli.files.MAX_INPUT_BYTES", 1000)
+    with pytest.raises(TallyError, match="'/dev/zero' is longer than 1000 bytes"):
+        read_input("/dev/zero", "evidence")
+    with Path("/dev/zero").open("rb") as zeros:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(zeros.raw)))
+        with pytest.raises(TallyError, match="standard input is longer than 1000 bytes"):
+            read_input("-", "evidence")

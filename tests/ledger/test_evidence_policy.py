@@ -77,6 +77,11 @@ def test_a_policy_file(tmp_path: Path) -> None:
         ('format = "tally.policy/1"\nrequire = [1]', "list of strings"),
         ('format = "tally.policy/1"\nrequire = ["pins"]', "'pins'"),
         ('format = "tally.policy/1"\nkey = 1', "`key`"),
+        ('format = "tally.policy/1"\npin = "\\u0000"', "`pin`"),
+        ("require = " + "[" * 5_000, "not TOML"),
+        ("require = " + "{a = " * 5_000, "not TOML"),
+        ("require = " + "9" * 5_000, "not TOML"),
+        ("#" * (1024 * 1024 + 1), "longer than"),
     ],
 )
 def test_a_policy_that_cannot_be_read_as_meant_is_refused(text: str, message: str, tmp_path: Path) -> None:
