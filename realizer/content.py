@@ -14,21 +14,24 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from json.encoder import encode_basestring_ascii
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ledger.canonical import sha256_digest
 from ledger.events import Measurement, measured, unavailable
 from realizer.adapter import Layout, TensorPlace
+from realizer.checkpoint import collector_paused
 from realizer.memory import SYSTEM_RAM, MemoryRange, allocate
 
 if TYPE_CHECKING:
     from realizer.adapter import Adapter
     from realizer.loader import Loader
 
-WINDOW = 4 * 1024 * 1024
+WINDOW = 2 * 1024 * 1024
 """Bytes that are read back at a time by one thread: neighbouring small tensors together, a large one in parts."""
-MOST_SLOTS = 8
+MOST_THREADS = 16
 
 METHOD = "SHA-256 over the names and SHA-256 digests of its tensors"
 
@@ -53,47 +56,58 @@ def content_of(adapter: Adapter, materialization_id: str, memory: MemoryRange, l
     An adapter that joins or computes tensors has `content`, its layout cut to single checkpoint tensors, and
     `derived_digests`; of others the layout's places are taken as they are.
     """
-    cut: Layout = getattr(adapter, "content", adapter.layout)(materialization_id)
-    derived: dict[str, str] = {}
-    if any(place.derived for place in cut.places):
-        anew: Any = getattr(adapter, "derived_digests", None)
-        derived = anew(materialization_id, loader) if anew is not None else {}
-    return lay_together(cut, memory, loader.digests, derived)
+    with collector_paused():
+        cut: Layout = getattr(adapter, "content", adapter.layout)(materialization_id)
+        derived: dict[str, str] = {}
+        if any(place.derived for place in cut.places):
+            anew: Any = getattr(adapter, "derived_digests", None)
+            derived = anew(materialization_id, loader) if anew is not None else {}
+        spans = _spans(cut)
+        resident = _digests_of(spans, memory)
+        return _laid_together(cut, spans, memory.space, resident, loader.digests, derived)
 
 
 def lay_together(layout: Layout, memory: MemoryRange, read: Mapping[str, str], derived: Mapping[str, str]) -> Content:
     """Read the layout's places back from the range and compare: `read` by checkpoint key, `derived` by place name."""
-    resident = resident_digests(layout, memory)
+    spans = _spans(layout)
+    return _laid_together(layout, spans, memory.space, _digests_of(spans, memory), read, derived)
+
+
+def _laid_together(
+    layout: Layout,
+    spans: list[Span],
+    space: str,
+    resident: Mapping[str, str],
+    read: Mapping[str, str],
+    derived: Mapping[str, str],
+) -> Content:
     rows: list[str] = []  # as text at once: there may be tens of thousands, inside a window that counts bytes
-    lines: dict[str, list[str]] = {"source": [], "resident": []}
+    source_lines, resident_lines = [], []
     gaps, differing = [], []
-    for place in layout.places:
+    quoted = cache(json.dumps)
+    shapes = cache(lambda shape: json.dumps(shape, separators=(",", ":")))
+    for place, span in zip(layout.places, spans, strict=True):
+        name = place.name
         expected, why = _expected(place, read, derived)
-        found = resident[place.name]
+        found = resident[name]
         if expected is None:
-            gaps.append(f"{place.name}: {why}")
+            gaps.append(f"{name}: {why}")
         elif expected != found:
-            differing.append(place.name)
-        lines["source"].append(f"{place.name} {expected}\n")
-        lines["resident"].append(f"{place.name} {found}\n")
-        row = {
-            "name": place.name,
-            "dtype": place.dtype,
-            "shape": place.shape,
-            "bytes": place.bytes,
-            "offset": place.offset,
-            "device": memory.space,
-            "source_digest": expected,
-            "resident_digest": found,
-            "why": why,
-        }
-        rows.append(json.dumps(row, sort_keys=True, separators=(",", ":")))
-    source, here = (sha256_digest("".join(lines[side]).encode("utf-8")) for side in ("source", "resident"))
+            differing.append(name)
+        source_lines.append(f"{name} {expected}\n")
+        resident_lines.append(f"{name} {found}\n")
+        source_text = "null" if expected is None else f'"{expected}"'
+        rows.append(  # members in order of their names; the encoder itself would take most of the time
+            f'{{"bytes":{span.length},"device":{quoted(space)},"dtype":{quoted(place.dtype)},"name":{encode_basestring_ascii(name)}'
+            f',"offset":{place.offset},"resident_digest":"{found}","shape":{shapes(place.shape)}'
+            f',"source_digest":{source_text},"why":{quoted(why)}}}'
+        )
+    source, here = (sha256_digest("".join(lines).encode("utf-8")) for lines in (source_lines, resident_lines))
     method = f"{METHOD}, as they were read from the checkpoint"
     missing = f"{len(gaps)} of {len(rows)} have none; {gaps[0]}" if gaps else ""
     return Content(
         source_digest=unavailable(None, method, missing) if gaps else measured(source, None, method),
-        resident_digest=measured(here, None, f"{METHOD}, read back from {memory.space}"),
+        resident_digest=measured(here, None, f"{METHOD}, read back from {space}"),
         rows=f"[{','.join(rows)}]".encode(),
         differing=tuple(differing),
     )
@@ -110,27 +124,58 @@ def _expected(place: TensorPlace, read: Mapping[str, str], derived: Mapping[str,
     return found, "copied from the checkpoint" if found else "its bytes were not digested while they were read"
 
 
+class Span(NamedTuple):
+    """A place's bytes in the range."""
+
+    offset: int
+    length: int
+    name: str
+
+
+def _spans(layout: Layout) -> list[Span]:
+    return [Span(place.offset, place.bytes, place.name) for place in layout.places]
+
+
 def resident_digests(layout: Layout, memory: MemoryRange, threads: int | None = None) -> dict[str, str]:
     """`sha256:` of each place's bytes as they lie in the range now, by the place's name."""
-    workers = threads or min(16, os.cpu_count() or 1)
+    return _digests_of(_spans(layout), memory, threads)
+
+
+def _digests_of(spans: list[Span], memory: MemoryRange, threads: int | None = None) -> dict[str, str]:
+    workers = threads or min(MOST_THREADS, os.cpu_count() or 1)
     found: dict[str, str] = {}
     with _reader(memory, workers) as reader, ThreadPoolExecutor(workers, thread_name_prefix="content") as pool:
-        for digests in pool.map(reader.digests, _batches(layout)):
+        for digests in pool.map(reader.digests, _batches(spans)):
             found |= digests
     return found
 
 
-def _batches(layout: Layout) -> list[list[TensorPlace]]:
-    """Places in runs that span at most WINDOW bytes; those that are longer alone, and first, since they take longest."""
-    long = sorted((place for place in layout.places if place.bytes > WINDOW), key=lambda place: -place.bytes)
-    batches = [[place] for place in long]
-    batch: list[TensorPlace] = []
-    for place in sorted((p for p in layout.places if p.bytes <= WINDOW), key=lambda place: place.offset):
-        if batch and place.offset + place.bytes - batch[0].offset > WINDOW:
+def _batches(spans: list[Span]) -> list[list[Span]]:
+    """Spans in runs of at most WINDOW bytes; those that are longer alone, and first, since they take longest."""
+    batches = [[span] for span in sorted(spans, key=lambda span: -span.length) if span.length > WINDOW]
+    batch: list[Span] = []
+    first = 0
+    for span in sorted(spans):
+        offset, length, _ = span
+        if length > WINDOW:
+            continue
+        if batch and offset + length - first > WINDOW:
             batches.append(batch)
             batch = []
-        batch.append(place)
+        if not batch:
+            first = offset
+        batch.append(span)
     return [*batches, batch] if batch else batches
+
+
+def _each(batch: list[Span], view: memoryview, start: int) -> dict[str, str]:
+    """Digests of spans that lie in the view, which begins at `start` of the range."""
+    found = {}
+    for offset, length, name in batch:
+        at = offset - start
+        with view[at : at + length] as part:
+            found[name] = "sha256:" + hashlib.sha256(part).hexdigest()
+    return found
 
 
 class _HostReader:
@@ -139,63 +184,41 @@ class _HostReader:
     def __init__(self, memory: MemoryRange) -> None:
         self._memory = memory
 
-    def digests(self, batch: list[TensorPlace]) -> dict[str, str]:
+    def digests(self, batch: list[Span]) -> dict[str, str]:
         with self._memory.view() as view:
-            found = {}
-            for place in batch:
-                with view[place.offset : place.offset + place.bytes] as part:
-                    found[place.name] = "sha256:" + hashlib.sha256(part).hexdigest()
-            return found
+            return _each(batch, view, 0)
 
 
 class _DeviceReader:
     """Digests of device bytes, copied back through the slots of a pinned host buffer."""
 
     def __init__(self, memory: MemoryRange, scratch: MemoryRange) -> None:
-        import torch
+        from realizer.device_copies import DeviceReads
 
-        self._torch, self._memory, self._scratch = torch, memory, scratch
-        torch.cuda.synchronize(memory.device)
-        self._slots: SimpleQueue[tuple[int, Any]] = SimpleQueue()
+        self._scratch = scratch
+        self._reads = DeviceReads(memory, scratch)
+        self._slots: SimpleQueue[int] = SimpleQueue()
         for offset in range(0, scratch.length - WINDOW + 1, WINDOW):
-            self._slots.put((offset, torch.cuda.Stream(device=memory.device)))
+            self._slots.put(offset)
 
-    def digests(self, batch: list[TensorPlace]) -> dict[str, str]:
+    def digests(self, batch: list[Span]) -> dict[str, str]:
         slot = self._slots.get()
         try:
-            if batch[0].bytes > WINDOW:
-                return {batch[0].name: self._long(batch[0], slot)}
             start = batch[0].offset
-            end = max(place.offset + place.bytes for place in batch)
-            self._fetch(start, end - start, slot)
-            found = {}
-            with self._scratch.view() as view:
-                for place in batch:
-                    at = slot[0] + place.offset - start
-                    with view[at : at + place.bytes] as part:
-                        found[place.name] = "sha256:" + hashlib.sha256(part).hexdigest()
-            return found
+            length = max(span.offset + span.length for span in batch) - start
+            with self._scratch.view() as whole, whole[slot : slot + WINDOW] as view:
+                if length <= WINDOW:
+                    self._reads.fetch(start, slot, length)
+                    return _each(batch, view, start)
+                digest = hashlib.sha256()
+                for at in range(0, length, WINDOW):
+                    count = min(WINDOW, length - at)
+                    self._reads.fetch(start + at, slot, count)
+                    with view[:count] as part:
+                        digest.update(part)
+                return {batch[0].name: "sha256:" + digest.hexdigest()}
         finally:
             self._slots.put(slot)
-
-    def _long(self, place: TensorPlace, slot: tuple[int, Any]) -> str:
-        digest = hashlib.sha256()
-        with self._scratch.view() as view:
-            for at in range(0, place.bytes, WINDOW):
-                count = min(WINDOW, place.bytes - at)
-                self._fetch(place.offset + at, count, slot)
-                with view[slot[0] : slot[0] + count] as part:
-                    digest.update(part)
-        return "sha256:" + digest.hexdigest()
-
-    def _fetch(self, offset: int, count: int, slot: tuple[int, Any]) -> None:
-        if not count:
-            return
-        uint8, (place, stream) = self._torch.uint8, slot
-        with self._torch.cuda.stream(stream):
-            here = self._scratch.tensor(uint8, (count,), place)
-            here.copy_(self._memory.tensor(uint8, (count,), offset), non_blocking=True)
-            stream.synchronize()
 
 
 @contextmanager
@@ -203,7 +226,7 @@ def _reader(memory: MemoryRange, workers: int) -> Iterator[_HostReader | _Device
     if memory.space == "host":
         yield _HostReader(memory)
         return
-    scratch = allocate(SYSTEM_RAM, min(workers, MOST_SLOTS) * WINDOW, owner=f"{memory.owner}:read-back", pinned=True)
+    scratch = allocate(SYSTEM_RAM, workers * WINDOW, owner=f"{memory.owner}:read-back", pinned=True)
     try:
         yield _DeviceReader(memory, scratch)
     finally:

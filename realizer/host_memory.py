@@ -13,6 +13,7 @@ import mmap
 import os
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ledger.errors import TallyError
@@ -39,6 +40,9 @@ TAG_PREFIX = "tally-tag:"
 OWNER_PREFIX = "tally-range:"
 ANON_NAME_LIMIT = 79
 """Bytes of a name of anonymous memory (PR_SET_VMA_ANON_NAME, prctl(2)), without the final NUL."""
+
+LARGE_PAGE = 2 * 1024 * 1024
+POPULATING_THREADS = 8
 
 _PR_SET_VMA = 0x53564D41
 _PR_SET_VMA_ANON_NAME = 0
@@ -113,6 +117,7 @@ class _HostRange(MemoryRange):
         if not torch.cuda.is_available():
             raise AllocationFailed(f"range of {self.owner} cannot be pinned: this machine has no CUDA device")
         torch.cuda.init()
+        self._bring_in()
         runtime = torch.cuda.cudart()
         result = runtime.cudaHostRegister(self.start, self.length, 0)
         if int(result) != 0:
@@ -121,6 +126,14 @@ class _HostRange(MemoryRange):
                 "is the locked-memory limit (ulimit -l) large enough?",
             )
         self.pinned = True
+
+    def _bring_in(self) -> None:
+        """Fault the pages in, large ones where there are any, on several threads: pinning would do it one by one."""
+        _libc.madvise(self.start, self.length, mmap.MADV_HUGEPAGE)  # advice only: small pages do as well
+        step = round_up(max(LARGE_PAGE, self.length // POPULATING_THREADS), LARGE_PAGE)
+        with ThreadPoolExecutor(POPULATING_THREADS, thread_name_prefix="populate") as pool:
+            starts = range(0, self.length, step)
+            list(pool.map(lambda start: self.populate(start, min(step, self.length - start)), starts))
 
     def _unregister(self) -> None:
         import torch

@@ -1,9 +1,9 @@
 """Bringing checkpoint bytes into memory ranges: parallel positioned reads, scattered to their places, whole or streamed.
 
-No file is ever mapped. Neighbours on disk are read by one `preadv` that scatters them to wherever they belong. In full
-form (`read`) a staging range takes the checkpoint's bytes and `copy` carries them on; in streamed form (`stream`) they
-pass through a ring of slots, so that no more than the ring is live in host memory. With digests on, every tensor is
-hashed while its bytes are in the reader's hands.
+No file is ever mapped. Neighbours on disk are read by one `preadv`, in the files' order. In full form (`read`) it scatters
+them into a staging range and `copy` carries that on; in streamed form (`stream`) they pass through a ring of slots, so that
+no more than the ring is live in host memory, and go from there to wherever they belong. With digests on, every tensor is
+hashed while its bytes are in the reader's hands, but for those that would keep everybody waiting.
 """
 
 from __future__ import annotations
@@ -12,46 +12,58 @@ import ctypes
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
 from threading import Condition, Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ledger.errors import CheckpointError, RealizationFailed
+from realizer import scatter
 from realizer.adapter import Layout, TensorPlace
-from realizer.checkpoint import Checkpoint, CheckpointShard, Progress, absent, collector_paused
+from realizer.checkpoint import HASH_CHUNK, Checkpoint, CheckpointShard, Progress, collector_paused
 from realizer.memory import MemoryRange, PrivateRange, SharedRange
 from realizer.procfs import PAGE
 from realizer.scatter import (
-    READ_BYTES,
-    SKIP_BYTES,
+    READ_PARTS,
+    Part,
     Piece,
-    Segment,
+    Pieces,
+    Runs,
     Window,
+    Windows,
     cut_windows,
-    group_reads,
     pieces_of,
     spread_windows,
-    tensor_spans,
 )
 
 if TYPE_CHECKING:
-    import torch
+    from realizer.device_copies import DeviceCopies
 
 MIB = 1024 * 1024
-DEVICE_SLOT_BYTES = 16 * MIB
-"""A ring slot on the way to a device, where the window allows: enough for a copy to run at the bus's rate."""
+DEVICE_SLOT_BYTES = (8 * MIB, 16 * MIB)
+"""The least and the most that a ring slot on the way to a device holds: a slot a thread is enough, and what is done once a
+window costs more than the wait for a copy (one H200, 16 threads: 13 GB/s with slots of 2 MiB, 38 of 8, 41 of 16)."""
 
 HOST_SLOT_BYTES = MIB
 """A ring slot between host ranges: small enough that what was read is copied on while still cached."""
+
+GATHER_BYTES = 256
+"""Tensors smaller than this on average are moved together after one read, not scattered by the read itself."""
+
+APART_BYTES = 64 * MIB
+"""Only tensors longer than this are worth a hash of their own, apart from the readers."""
 
 
 class Loader:
     """Reads byte ranges of one checkpoint into memory ranges.
 
-    `digests` fills with `sha256:` per checkpoint key as tensors are read, when asked for. Files are open only while a
-    call runs; one that changed since its header was read is refused.
+    With `digests` every tensor is hashed as it is read. One that is longer than a reader's even share of the work would
+    keep all of them waiting, since a hash takes a tensor's bytes one after another: its file is read once more for it by a
+    thread of its own, which may outlast the call. Files are open only while they are read; one that changed since its
+    header was read is refused.
     """
 
     def __init__(
@@ -65,76 +77,90 @@ class Loader:
         self.checkpoint = checkpoint
         self.threads = threads or min(16, os.cpu_count() or 1)
         self.verify = digests
-        self.digests: dict[str, str] = {}
         self.progress = progress
+        self._digests: dict[str, str] = {}
+        self._apart: list[tuple[str, Future[str]]] = []
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """`sha256:` of every tensor read with digests on, by checkpoint key. Waits for those still being hashed.
+
+        Raises CheckpointError when one of their files cannot be read any more.
+        """
+        while self._apart:
+            key, digest = self._apart[0]
+            self._digests[key] = digest.result()
+            self._apart.pop(0)
+        return self._digests
 
     def read(self, layout: Layout, memory: MemoryRange) -> int:
         """Fill a host range with the layout's tensors, byte for byte as on disk; returns the bytes read."""
         return self.read_pieces(pieces_of(layout, self.checkpoint), memory)
 
-    def read_pieces(self, pieces: Sequence[Piece], memory: MemoryRange) -> int:
+    def read_pieces(self, pieces: Pieces | Sequence[Piece], memory: MemoryRange) -> int:
         """Fill places of a host range. Raises CheckpointError for absent tensors and files that end early or changed."""
         with collector_paused():
-            segments = self._segments(pieces, memory.length)
-            batches = list(group_reads(segments))
-        with self._session("reading", pieces, segments) as session:
+            cut = cut_windows(self._within(pieces, memory.length), scatter.READ_BYTES, READ_PARTS)
+        with self._session("reading", cut) as session:
 
-            def fill(batch: list[Segment]) -> None:
-                start = min(segment.target for segment in batch)
-                end = max(segment.target + segment.length for segment in batch)
-                if end - start <= 2 * READ_BYTES:  # not when its tensors go far apart
+            def fill(window: Window, _: None) -> None:
+                runs = cut.runs(window)
+                start, end = int(runs.target.min()), int((runs.target + runs.length).max())
+                if end - start <= 2 * scatter.READ_BYTES:  # not when its tensors go far apart
                     _fault_in(memory, start, end - start)
                 with memory.view() as view:
-                    session.read(batch, view, 0)
+                    session.scatter(window, view)
+                    session.digest(window, lambda part: view[part.target : part.target + part.length])
 
-            session.each(fill, batches)
+            session.each_with(fill, cut.windows, lambda: None)
         return session.total
 
     def stream(self, layout: Layout, ring: MemoryRange, target: MemoryRange) -> int:
         """Bring the layout's tensors into `target` (host or device) through `ring`; returns the bytes that passed."""
         return self.stream_pieces(pieces_of(layout, self.checkpoint), ring, target)
 
-    def stream_pieces(self, pieces: Sequence[Piece], ring: MemoryRange, target: MemoryRange) -> int:
-        """Bring pieces into `target` through the slots of `ring`: windows of the target, each read, then copied whole.
+    def stream_pieces(self, pieces: Pieces | Sequence[Piece], ring: MemoryRange, target: MemoryRange) -> int:
+        """Bring pieces into `target` through the slots of `ring`: windows of the files, each read whole, then copied on.
 
-        Bytes of a window that belong to no piece are left as they are on the host, and undefined on a device.
+        Bytes of the target that belong to no piece are left as they are.
         """
         slots, slot_bytes = self._slots(ring, target)
         with collector_paused():
-            segments = self._segments(pieces, target.length)
-            windows = list(cut_windows(segments, slot_bytes))
-        if self.verify:
-            windows = spread_windows(windows)
+            cut = cut_windows(self._within(pieces, target.length), slot_bytes)
+        windows = spread_windows(cut) if self.verify else cut.windows
         free: SimpleQueue[_Slot] = SimpleQueue()
         for number in range(slots):
             free.put(_Slot(number * slot_bytes))
-        send = _DeviceCopies(ring, target) if target.space != "host" else _HostCopies(ring, target)
-        with self._session("streaming", pieces, segments) as session:
+        send = _copies(ring, target)
+        with self._session("streaming", cut) as session:
 
             def carry(window: Window, slot: _Slot) -> None:
                 try:
                     send.wait(slot)
-                    with ring.view() as view, view[slot.offset : slot.offset + slot_bytes] as part:
-                        for batch in window.batches:
-                            session.read(batch, part, window.start)
-                    send.copy(slot, window)
+                    with ring.view() as view, view[slot.offset : slot.offset + window.length] as part:
+                        session.read(window, part)
+                        send.copy(slot, cut.runs(window))
+                        session.digest(window, lambda p: part[p.at : p.at + p.length])
                 finally:
                     free.put(slot)
 
             # Windows get their slots in their own order: no part of a tensor waits for a slot while a later part holds
             # one and waits for its turn to be hashed.
-            session.each_with(carry, windows, free.get)
-            send.finish()
+            try:
+                session.each_with(carry, windows, free.get)
+            finally:
+                send.finish()
         return session.total
 
     def _slots(self, ring: MemoryRange, target: MemoryRange) -> tuple[int, int]:
-        """(number, bytes) of the slots that the whole ring is cut into, in whole pages; to a device at most two a thread."""
+        """(number, bytes) of the slots that the whole ring is cut into, in whole pages; to a device about one a thread."""
         if target.space == "host":
             slots = max(1, ring.length // HOST_SLOT_BYTES)
         else:
-            slots = max(1, min(2 * self.threads, ring.length // DEVICE_SLOT_BYTES or ring.length // MIB))
-        most = ring.length // slots
-        return slots, most // PAGE * PAGE or most
+            least, most = DEVICE_SLOT_BYTES
+            slots = max(1, ring.length // min(most, max(least, ring.length // self.threads)))
+        each = ring.length // slots
+        return slots, each // PAGE * PAGE or each
 
     def copy(self, layout: Layout, source: MemoryRange, target: MemoryRange) -> int:
         """Carry the layout's bytes from a host range to the same places of another range; returns the tensors' bytes."""
@@ -158,37 +184,64 @@ class Loader:
             list(pool.map(carry, range(0, length, HOST_SLOT_BYTES)))
         return layout.bytes
 
-    def _segments(self, pieces: Sequence[Piece], length: int) -> list[Segment]:
-        """One segment a piece, none for empty tensors. Raises RealizationFailed for a piece outside the range."""
-        segments = []
-        tensors = self.checkpoint.tensors
-        for number, (key, offset) in enumerate(pieces):
-            entry = tensors.get(key)
-            if entry is None:
-                raise absent(key)
-            _, _, _, file, start, end = entry
-            if offset < 0 or offset + end - start > length:
-                raise RealizationFailed(
-                    f"tensor {key!r} would lie at bytes {offset} to {offset + end - start} of a range of {length}"
-                )
-            if start < end:
-                segments.append(Segment(file, start, offset, end - start, number, 0))
-        return segments
+    def _within(self, pieces: Pieces | Sequence[Piece], length: int) -> Pieces:
+        """The pieces by columns. Raises RealizationFailed for one outside a range of `length` bytes."""
+        columns = pieces if isinstance(pieces, Pieces) else Pieces.of(pieces, self.checkpoint.tensors)
+        outside = ((columns.offset < 0) | (columns.offset + columns.length > length)).nonzero()[0]
+        if len(outside):
+            first = int(outside[0])
+            start, end = int(columns.offset[first]), int(columns.offset[first] + columns.length[first])
+            raise RealizationFailed(
+                f"tensor {columns.keys[first]!r} would lie at bytes {start} to {end} of a range of {length}"
+            )
+        return columns
 
     @contextmanager
-    def _session(self, what: str, pieces: Sequence[Piece], segments: list[Segment]) -> Iterator[_Session]:
-        names = {segment.file for segment in segments}
-        hashes = _Hashes(pieces, segments) if self.verify else None
+    def _session(self, what: str, cut: Windows) -> Iterator[_Session]:
+        names = {window.file for window in cut.windows}
+        shards = {shard.name: shard for shard in self.checkpoint.files if shard.name in names}
+        hashes = self._hashes(cut, shards) if self.verify else None
         with ExitStack() as stack:
-            descriptors = {
-                shard.name: stack.enter_context(_opened(shard))
-                for shard in self.checkpoint.files
-                if shard.name in names
-            }
-            session = _Session(what, descriptors, self.threads, sum(s.length for s in segments), hashes, self.progress)
+            descriptors = {name: stack.enter_context(_opened(shard)) for name, shard in shards.items()}
+            session = _Session(what, descriptors, self.threads, cut, hashes, self.progress)
             yield session
         if hashes is not None:
-            self.digests.update(hashes.digests())
+            self._digests.update(hashes.digests())
+
+    def _hashes(self, cut: Windows, shards: dict[str, CheckpointShard]) -> _Hashes:
+        """Hashes of all pieces; those that are to be hashed apart are begun at once."""
+        pieces, counts = cut.pieces, cut.parts_of_pieces()
+        share = max(APART_BYTES, pieces.bytes // self.threads)
+        apart = ((counts > 1) & (pieces.length > share)).nonzero()[0].tolist()
+        if apart:
+            pool = ThreadPoolExecutor(len(apart), thread_name_prefix="digest")
+            for number in apart:
+                start, length = int(pieces.start[number]), int(pieces.length[number])
+                shard = shards[pieces.files[int(pieces.file[number])]]
+                self._apart.append((pieces.keys[number], pool.submit(_digest_of, shard, start, length)))
+            pool.shutdown(wait=False)
+        return _Hashes(pieces.keys, counts.tolist(), set(apart))
+
+
+def _copies(ring: MemoryRange, target: MemoryRange) -> _HostCopies | DeviceCopies:
+    if target.space == "host":
+        return _HostCopies(ring, target)
+    from realizer.device_copies import DeviceCopies
+
+    return DeviceCopies(ring, target)
+
+
+def _digest_of(shard: CheckpointShard, start: int, length: int) -> str:
+    """`sha256:` of a span of the file, read for it alone."""
+    digest, position, end = hashlib.sha256(), start, start + length
+    buffer = memoryview(bytearray(min(HASH_CHUNK, length)))
+    with _opened(shard) as descriptor:
+        while position < end:
+            part = buffer[: min(len(buffer), end - position)]
+            _read_fully(descriptor, shard.name, position, [part])
+            digest.update(part)
+            position += len(part)
+    return f"sha256:{digest.hexdigest()}"
 
 
 @contextmanager
@@ -219,12 +272,13 @@ class _Session:
         what: str,
         descriptors: dict[str, int],
         threads: int,
-        total: int,
+        cut: Windows,
         hashes: _Hashes | None,
         progress: Progress | None,
     ) -> None:
         self.what = what
-        self.total = total
+        self.total = cut.pieces.bytes
+        self._cut = cut
         self._descriptors = descriptors
         self._threads = threads
         self._hashes = hashes
@@ -233,11 +287,7 @@ class _Session:
         self._done = 0
         self._failure: BaseException | None = None
         if progress:
-            progress(what, 0, total)
-
-    def each(self, work: Callable[[list[Segment]], None], items: Sequence[list[Segment]]) -> None:
-        """Do `work` on every item, in order of starting, on the session's threads."""
-        self.each_with(lambda item, _: work(item), items, lambda: None)
+            progress(what, 0, self.total)
 
     def each_with(self, work: Callable, items: Sequence, take: Callable) -> None:
         """Do `work(item, take())` on every item, in order of starting. The first failure stops the rest and is raised."""
@@ -272,35 +322,61 @@ class _Session:
         if self._hashes is not None:
             self._hashes.stop()
 
-    def read(self, batch: list[Segment], view: memoryview, base: int) -> None:
-        """Read one batch to `target - base` of the view, and hash it in turn."""
-        scrap = bytearray(SKIP_BYTES)
+    def read(self, window: Window, part: memoryview) -> None:
+        """Read the window whole, what lies between its tensors included."""
+        _read_fully(self._descriptors[window.file], window.file, window.position, [part])
+        self._advance(window)
+
+    def scatter(self, window: Window, view: memoryview) -> None:
+        """Read the window's tensors to their places in the target; what lies between them goes nowhere."""
+        runs = self._cut.runs(window)
+        if len(runs.at) > 1 and int(runs.length.sum()) < GATHER_BYTES * len(runs.at):
+            self._gather(window, runs, view)
+            return
+        scrap = memoryview(bytearray(scatter.SKIP_BYTES))
         buffers: list[memoryview] = []
-        position = batch[0].position
+        position = 0
         try:
-            for segment in batch:
-                if segment.position > position:
-                    buffers.append(memoryview(scrap)[: segment.position - position])
-                buffers.append(view[segment.target - base : segment.target - base + segment.length])
-                position = segment.position + segment.length
-            _read_fully(self._descriptors[batch[0].file], batch[0], buffers)
-            if self._hashes is not None:
-                for segment in batch:
-                    with view[segment.target - base : segment.target - base + segment.length] as part:
-                        self._hashes.update(segment, part)
+            for at, target, length in zip(*(column.tolist() for column in runs), strict=True):
+                if at > position:
+                    buffers.append(scrap[: at - position])
+                buffers.append(view[target : target + length])
+                position = at + length
+            _read_fully(self._descriptors[window.file], window.file, window.position, buffers)
         finally:
             for buffer in buffers:
                 buffer.release()
-        with self._lock:
-            self._done += sum(segment.length for segment in batch)
-            if self._progress:
+        self._advance(window)
+
+    def _gather(self, window: Window, runs: Runs, view: memoryview) -> None:
+        """The same for many small tensors: read what they lie in, and move their bytes all at once."""
+        whole = np.empty(window.length, np.uint8)
+        with whole.data as part:
+            _read_fully(self._descriptors[window.file], window.file, window.position, [part])
+        ends = np.cumsum(runs.length)
+        step = np.arange(int(ends[-1]))
+        np.frombuffer(view, np.uint8)[np.repeat(runs.target - ends + runs.length, runs.length) + step] = whole[
+            np.repeat(runs.at - ends + runs.length, runs.length) + step
+        ]
+        self._advance(window)
+
+    def digest(self, window: Window, of: Callable[[Part], memoryview]) -> None:
+        """Hash the window's tensors, or their parts, whose bytes `of` gives."""
+        if self._hashes is not None:
+            for part in self._cut.parts(window):
+                with of(part) as data:
+                    self._hashes.update(part, data)
+
+    def _advance(self, window: Window) -> None:
+        if self._progress:
+            with self._lock:
+                self._done += int(self._cut.runs(window).length.sum())
                 self._progress(self.what, self._done, self.total)
 
 
-def _read_fully(descriptor: int, first: Segment, buffers: list[memoryview]) -> None:
-    """Fill the buffers from `first.position` on. Raises CheckpointError when the file ends before they are full."""
-    position, wanted = first.position, sum(len(buffer) for buffer in buffers)
-    end = position + wanted
+def _read_fully(descriptor: int, name: str, position: int, buffers: list[memoryview]) -> None:
+    """Fill the buffers from `position` on. Raises CheckpointError when the file ends before they are full."""
+    end = position + sum(len(buffer) for buffer in buffers)
     rest = list(buffers)
     while position < end:
         try:
@@ -308,13 +384,13 @@ def _read_fully(descriptor: int, first: Segment, buffers: list[memoryview]) -> N
         except OSError as error:
             rest.clear()
             raise CheckpointError(
-                f"checkpoint file {first.file!r} cannot be read at byte {position}: {error.strerror}",
+                f"checkpoint file {name!r} cannot be read at byte {position}: {error.strerror}",
                 "is the disk well?",
             ) from error
         if count == 0:
             rest.clear()  # a view kept by the traceback would keep the range in use
             raise CheckpointError(
-                f"checkpoint file {first.file!r} ended at byte {position} while it was read", "was it cut meanwhile?"
+                f"checkpoint file {name!r} ended at byte {position} while it was read", "was it cut meanwhile?"
             )
         position += count
         if position == end:
@@ -328,23 +404,43 @@ def _read_fully(descriptor: int, first: Segment, buffers: list[memoryview]) -> N
 
 
 class _Hashes:
-    """SHA-256 of every piece, updated part by part in the tensor's order whichever thread has the part."""
+    """SHA-256 of every piece: of one in parts, part by part in the tensor's order whichever thread has the part.
 
-    def __init__(self, pieces: Sequence[Piece], segments: list[Segment]) -> None:
-        self._keys = [piece.key for piece in pieces]
-        self._hash = {number: hashlib.sha256() for number in range(len(pieces))}
-        self._reached = {segment.piece: 0 for segment in segments}
+    `parts` is how many parts each piece has, none if it is empty; `apart` are pieces that others hash.
+    """
+
+    def __init__(self, keys: Sequence[str], parts: list[int], apart: set[int]) -> None:
+        self._keys = keys
+        self._parts = parts
+        self._apart = apart
+        self._found: dict[str, str] = {}
+        self._hash: dict[int, Any] = {}
+        self._reached: dict[int, int] = {}
+        for number, count in enumerate(parts):
+            if number in apart:
+                continue
+            if count == 0:
+                self._found[keys[number]] = _sha256(b"")
+            elif count > 1:
+                self._hash[number], self._reached[number] = hashlib.sha256(), 0
         self._turn = Condition()
         self._stopped = False
 
-    def update(self, segment: Segment, part: memoryview) -> None:
+    def update(self, part: Part, data: memoryview) -> None:
+        """Hash a part, once those before it have been."""
+        piece = part.piece
+        if self._parts[piece] == 1:
+            self._found[self._keys[piece]] = _sha256(data)
+            return
+        if piece in self._apart:
+            return
         with self._turn:
-            self._turn.wait_for(lambda: self._stopped or self._reached[segment.piece] == segment.within)
+            self._turn.wait_for(lambda: self._stopped or self._reached[piece] == part.within)
             if self._stopped:
                 raise RealizationFailed("loading stopped: another reader failed")
-        self._hash[segment.piece].update(part)
+        self._hash[piece].update(data)
         with self._turn:
-            self._reached[segment.piece] += segment.length
+            self._reached[piece] += part.length
             self._turn.notify_all()
 
     def stop(self) -> None:
@@ -354,7 +450,8 @@ class _Hashes:
             self._turn.notify_all()
 
     def digests(self) -> dict[str, str]:
-        return {key: f"sha256:{self._hash[number].hexdigest()}" for number, key in enumerate(self._keys)}
+        """By key, of all but those hashed apart; complete once every part was hashed."""
+        return self._found | {self._keys[piece]: f"sha256:{found.hexdigest()}" for piece, found in self._hash.items()}
 
 
 class _Slot:
@@ -362,7 +459,7 @@ class _Slot:
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
-        self.event: torch.cuda.Event | None = None
+        self.event: Any = None
 
 
 class _HostCopies:
@@ -374,41 +471,15 @@ class _HostCopies:
     def wait(self, slot: _Slot) -> None:
         """Nothing is under way."""
 
-    def copy(self, slot: _Slot, window: Window) -> None:
-        _fault_in(self._target, window.start, window.length)
-        for start, length in tensor_spans(window):
-            here = self._ring.start + slot.offset + start - window.start
-            _move(self._target.start + start, here, length)
+    def copy(self, slot: _Slot, runs: Runs) -> None:
+        """Move runs of the slot."""
+        for at, target, length in zip(*(column.tolist() for column in runs), strict=True):
+            if length >= PAGE:
+                _fault_in(self._target, target, length)
+            _move(self._target.start + target, self._ring.start + slot.offset + at, length)
 
     def finish(self) -> None:
         """Nothing is under way."""
-
-
-class _DeviceCopies:
-    """Asynchronous copies out of the ring into a device range, on a stream of their own."""
-
-    def __init__(self, ring: MemoryRange, target: MemoryRange) -> None:
-        import torch
-
-        self._torch, self._ring, self._target = torch, ring, target
-        self._stream = torch.cuda.Stream(device=target.device)
-
-    def wait(self, slot: _Slot) -> None:
-        if slot.event is not None:
-            slot.event.synchronize()
-
-    def copy(self, slot: _Slot, window: Window) -> None:
-        torch = self._torch
-        with torch.cuda.stream(self._stream):
-            there = self._target.tensor(torch.uint8, (window.length,), window.start)
-            here = self._ring.tensor(torch.uint8, (window.length,), slot.offset)
-            there.copy_(here, non_blocking=True)
-            slot.event = slot.event or torch.cuda.Event()
-            slot.event.record(self._stream)
-            del there, here
-
-    def finish(self) -> None:
-        self._stream.synchronize()
 
 
 def _fault_in(memory: MemoryRange, start: int, length: int) -> None:
@@ -453,7 +524,7 @@ def _shared_out(places: Sequence[TensorPlace]) -> Iterator[list[TensorPlace]]:
     for place in places:
         group.append(place)
         size += place.bytes
-        if size >= READ_BYTES or len(group) == 1024:
+        if size >= scatter.READ_BYTES or len(group) == 1024:
             yield group
             group, size = [], 0
     if group:

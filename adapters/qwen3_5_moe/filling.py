@@ -10,8 +10,9 @@ import torch
 from adapters.qwen3_5_moe.repack import TORCH_DTYPES, derive, derived_keys, pieces
 from ledger.errors import CheckpointError
 from realizer.adapter import Layout, TensorPlace
-from realizer.loader import Loader, Piece
+from realizer.loader import Loader
 from realizer.memory import SYSTEM_RAM, MemoryRange, allocate
+from realizer.scatter import Pieces
 
 SCRATCH_BYTES = 64 * 1024 * 1024
 """The bounce buffer of a device fill that has no planned ring: given back before the fill returns."""
@@ -64,16 +65,14 @@ class _Sources:
 
     def __init__(self, layout: Layout, loader: Loader) -> None:
         self._entries = loader.checkpoint.tensors
-        self._offsets: dict[str, int] = {}
-        end = 0
-        for key in derived_keys(layout):
-            self._offsets[key] = end
-            end += -(-self._entries[key].bytes // ALIGNMENT) * ALIGNMENT
+        self._found = Pieces.packed(derived_keys(layout), self._entries, ALIGNMENT)
+        self._numbers = {key: number for number, key in enumerate(self._found.keys)}
         self._data = bytearray()
-        if end:
+        if len(self._found):
+            end = int(self._found.offset[-1] + self._found.length[-1])
             scratch = allocate(SYSTEM_RAM, end, owner="derived:sources")
             try:
-                loader.read_pieces([Piece(key, offset) for key, offset in self._offsets.items()], scratch)
+                loader.read_pieces(self._found, scratch)
                 with scratch.view() as view:
                     self._data = bytearray(view[:end])
             finally:
@@ -82,13 +81,18 @@ class _Sources:
     def __call__(self, key: str) -> torch.Tensor:
         entry = self._entries[key]
         dtype = TORCH_DTYPES[entry.dtype]
-        count = entry.bytes // dtype.itemsize
-        return torch.frombuffer(self._data, dtype=dtype, count=count, offset=self._offsets[key]).reshape(entry.shape)
+        count, offset = entry.bytes // dtype.itemsize, int(self._found.offset[self._numbers[key]])
+        return torch.frombuffer(self._data, dtype=dtype, count=count, offset=offset).reshape(entry.shape)
 
     def scalars(self, keys: Sequence[str]) -> torch.Tensor:
         """A place's sources follow one another here, so that its scalars are one array."""
-        for key in keys:
-            entry = self._entries[key]
-            if entry.dtype != "F32" or entry.bytes != ALIGNMENT:
-                raise CheckpointError(f"tensor {key!r} is {entry.dtype} {list(entry.shape)}, expected one F32 scale")
-        return torch.frombuffer(self._data, dtype=torch.float32, count=len(keys), offset=self._offsets[keys[0]])
+        first = self._numbers[keys[0]]
+        here = slice(first, first + len(keys))
+        if set(self._found.dtypes[here]) != {"F32"} or (self._found.length[here] != ALIGNMENT).any():
+            odd = next(
+                key for key in keys if self._entries[key].dtype != "F32" or self._entries[key].bytes != ALIGNMENT
+            )
+            _, dtype, shape, *_ = self._entries[odd]
+            raise CheckpointError(f"tensor {odd!r} is {dtype} {list(shape)}, expected one F32 scale")
+        offset = int(self._found.offset[first])
+        return torch.frombuffer(self._data, dtype=torch.float32, count=len(keys), offset=offset)

@@ -57,19 +57,20 @@ def routed_banks(shape: BlockShape, representation: str = HOST_BANKS) -> Layout:
     """
     tensors: list[Tensor] = []
     for layer in shape.layers:
-        sources = [f"{layer_prefix(layer)}mlp.experts.{expert}." for expert in range(shape.experts)]
+        experts = [f"{layer_prefix(layer)}mlp.experts.{expert}." for expert in range(shape.experts)]
         for name, projections, rows, columns in (
             ("gate_up", ("gate_proj", "up_proj"), 2 * shape.expert_width, shape.hidden),
             ("down", ("down_proj",), shape.hidden, shape.expert_width),
         ):
-            for part, dtype, tail, suffix in (
+            for part, dtype, extents, suffix in (
                 ("packed", "U8", (rows, columns // 2), "weight"),
                 ("scale", "F8_E4M3", (rows, columns // GROUP), "weight_scale"),
                 ("global", "F16", (rows,), "weight_scale_2"),
             ):
-                keys = tuple(key for prefix in sources for key in fused_keys(prefix, projections, suffix))
+                tails = [f"{projection}.{suffix}" for projection in projections]
+                keys = tuple([expert + each for expert in experts for each in tails])
                 bank = f"layers.{layer}.experts.{name}.{part}"
-                tensors.append(Tensor(bank, dtype, (shape.experts, *tail), keys, derived=part == "global"))
+                tensors.append(Tensor(bank, dtype, (shape.experts, *extents), keys, derived=part == "global"))
     return packed(representation, tensors)
 
 

@@ -19,7 +19,7 @@ from realizer.adapter import Draft, DraftRequest, Layout
 from realizer.checkpoint import Checkpoint
 
 MIB = 1024 * 1024
-WINDOW_BYTES = {"cpu": (8 * MIB, 2 * MIB), "cuda": (256 * MIB, 64 * MIB)}
+WINDOW_BYTES = {"cpu": (8 * MIB, 2 * MIB), "cuda": (256 * MIB, 128 * MIB)}
 """The rings when nobody says: for the routed banks, and for everything else."""
 
 ROUTED, REST = "state.block-a.routed", "state.block-a.non-routed"
@@ -146,7 +146,7 @@ class _Drafting:
 
     def _staging(self, name: str, unit: str, ram: str, staged: Layout) -> dict[str, Any]:
         streamed = self.request.staging == "streamed"
-        through = sum(self.checkpoint.tensors[piece.key].bytes for piece in pieces(staged, self.checkpoint.tensors))
+        through = pieces(staged, self.checkpoint.tensors).bytes
         window = -(-min(self.windows[unit], through) // PAGE) * PAGE
         return {
             "id": name,

@@ -102,11 +102,12 @@ class Reading:
 
     @classmethod
     def of(cls, plan: Plan, shape: BlockShape) -> Reading:
+        banks = layout.routed_banks(shape, layout.HOST_BANKS)
         known = {
             made.representation: made
             for made in (
-                layout.routed_banks(shape, layout.HOST_BANKS),
-                layout.routed_banks(shape, layout.SLOT_BANKS),
+                banks,
+                Layout(layout.SLOT_BANKS, banks.places),
                 layout.non_routed(shape),
                 layout.runtime_state(shape),
                 layout.runtime_state(shape, layout.SNAPSHOT),

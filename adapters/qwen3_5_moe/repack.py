@@ -14,8 +14,8 @@ import torch
 
 from ledger.errors import CheckpointError
 from realizer.adapter import Layout, TensorPlace
-from realizer.checkpoint import TensorEntry
-from realizer.loader import Piece
+from realizer.checkpoint import TensorEntry, collector_paused
+from realizer.scatter import Pieces
 
 TORCH_DTYPES = {
     "U8": torch.uint8,
@@ -39,22 +39,17 @@ def _entry(entries: Entries, key: str) -> TensorEntry:
     return entry
 
 
-def pieces(layout: Layout, entries: Entries) -> list[Piece]:
+def pieces(layout: Layout, entries: Entries) -> Pieces:
     """Every copied checkpoint tensor with the offset in the range where its bytes go.
 
     Raises CheckpointError when a source is absent or when the sources' bytes do not fill their place exactly.
     """
-    found = []
-    for place in layout.places:
-        if place.derived or not place.sources:
-            continue
-        offset = place.offset
-        for key in place.sources:
-            found.append(Piece(key, offset))
-            offset += _entry(entries, key).bytes
-        if offset - place.offset != place.bytes:
+    copied = [place for place in layout.places if place.sources and not place.derived]
+    found, sizes = Pieces.laid_out(copied, entries)
+    for place, size in zip(copied, sizes, strict=True):
+        if size != place.bytes:
             raise CheckpointError(
-                f"the tensors of {place.name!r}, from {place.sources[0]!r} on, have {offset - place.offset} bytes; "
+                f"the tensors of {place.name!r}, from {place.sources[0]!r} on, have {size} bytes; "
                 f"{place.dtype} {list(place.shape)} takes {place.bytes}"
             )
     return found
@@ -66,15 +61,16 @@ def content(layout: Layout, entries: Entries) -> Layout:
     A cut place is named after its checkpoint key and has that tensor's dtype and shape.
     """
     places: list[TensorPlace] = []
-    for place in layout.places:
-        if place.derived or not place.sources:
-            places.append(place)
-            continue
-        offset = place.offset
-        for key in place.sources:
-            entry = _entry(entries, key)
-            places.append(TensorPlace(key, entry.dtype, entry.shape, offset, (key,)))
-            offset += entry.bytes
+    with collector_paused():
+        for place in layout.places:
+            if place.derived or not place.sources:
+                places.append(place)
+                continue
+            offset = place.offset
+            for key in place.sources:
+                _, dtype, shape, _, start, end = _entry(entries, key)
+                places.append(TensorPlace(key, dtype, shape, offset, (key,)))
+                offset += end - start
     return Layout(layout.representation, tuple(places))
 
 
