@@ -40,7 +40,7 @@ class DraftOptions:
 
 
 @dataclass(frozen=True)
-class _Machine:
+class Machine:
     """This machine's part of the plan, and what an adapter needs to know of it."""
 
     resources: dict[str, Any]
@@ -66,7 +66,7 @@ def draft_plan(
     options = options or DraftOptions()
     repository = checkpoint.repository or source or str(checkpoint.directory)
     revision = checkpoint.revision or LOCAL_REVISION
-    machine = _machine(environment, options.device, repository, revision)
+    machine = machine_part(environment, options.device, repository, revision)
     part = adapter.draft(
         checkpoint,
         DraftRequest(
@@ -129,7 +129,7 @@ def _files(checkpoint: Checkpoint, hashed: bool, progress: Progress | None) -> l
     ]
 
 
-def _machine(environment: EnvironmentObserved, device: str, repository: str, revision: str) -> _Machine:
+def machine_part(environment: EnvironmentObserved, device: str, repository: str, revision: str) -> Machine:
     units = {unit.key: unit for unit in environment.compute_units}
     observed = {resource.key: resource for resource in environment.memory_resources}
     ram = _resource(observed, "ram", RAM)
@@ -153,7 +153,7 @@ def _machine(environment: EnvironmentObserved, device: str, repository: str, rev
             "target": stays,
         },
     ]
-    return _Machine(
+    return Machine(
         resources={
             "swarm_id": SWARM,
             "nodes": [{"id": NODE, "compute_units": [unit], "memory_resources": [ram, second]}],

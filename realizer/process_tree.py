@@ -48,8 +48,13 @@ _left_out: set[int] = set()
 
 
 def leave_out(pid: int) -> None:
-    """The process and what descends from it belong to no tree: a witness that is a child of the process it watches."""
+    """The process and what descends from it belong to no tree but its own: a witness, child of the process it watches."""
     _left_out.add(pid)
+
+
+def take_back(pid: int) -> None:
+    """The process has ended: whoever gets its id next counts again."""
+    _left_out.discard(pid)
 
 
 def members(proc: ProcFS, root: Roots) -> list[int]:
@@ -66,8 +71,8 @@ def members(proc: ProcFS, root: Roots) -> list[int]:
         if fields[_STATE] in ("Z", "X"):
             ended.add(pid)
     found: list[int] = []
-    seen = set(_left_out)
     queue = [root] if isinstance(root, int) else list(root)
+    seen = _left_out - set(queue)
     while queue:
         pid = queue.pop(0)
         if pid in seen:

@@ -19,11 +19,12 @@ def staging_went_back(plan: Plan, state: RunState) -> Iterator[Finding]:
     process tree shrank by at least the planned share of it.
 
     A region gone settles memory of the process's own. For shared memory somebody else may still hold the pages, so that
-    the ratio is asked too. Freed in a framework's eyes is not given back.
+    the ratio is asked too. Freed in a framework's eyes is not given back. A witness sees pages go and no release.
     """
+    outsider = state.opened is not None and state.opened.body.purpose == "witness"
     for planned in transient(plan):
         found = state.materializations.get(planned.id)
-        if found is None or not found.released:
+        if found is None or not (found.released or outsider):
             continue
         resource = plan.memory_resources.get(place_of(plan, state, planned.id) or planned.memory_resource_id)
         shared = resource is not None and resource.kind == "shared-memory"

@@ -28,6 +28,7 @@ COMMANDS = {
     "invariants": "judging:invariants",
     "compare": "judging:compare",
     "weights": "weights:weights",
+    "observe": "observing:observe",
     "supersede": "runs:supersede",
     "import": "importing:import_",
     "query": "ledgers:query",

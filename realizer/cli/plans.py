@@ -59,6 +59,7 @@ def plan() -> None:
 @click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance of decode, in place of exact.")
 @click.option("--rtol", type=click.FloatRange(min=0), help="Relative tolerance of decode, in place of exact.")
 @click.option("--hash-files", is_flag=True, help="Bind the checkpoint files' SHA-256 digests too (reads them whole).")
+@click.option("--observe", is_flag=True, help="For an engine that is watched from outside: no adapter carries it out.")
 @click.option("--published", metavar="NAME", help="Rebuild a published plan of the adapter; it comes out frozen.")
 @output_option("the draft")
 @json_option
@@ -73,6 +74,7 @@ def draft(
     atol: float | None,
     rtol: float | None,
     hash_files: bool,
+    observe: bool,
     published: str | None,
     output: str,
     as_json: bool,
@@ -87,6 +89,7 @@ def draft(
       tally plan draft ./my-model -o draft.json
       tally plan draft HuggingFaceTB/SmolLM2-135M-Instruct -o draft.json
       tally plan draft ./my-model --option max_cache_length=512 -o draft.json
+      tally plan draft ./my-model --observe --device cuda:0 --option host_mirror=forbidden -o draft.json
       tally plan draft --adapter ADAPTER --published NAME -o plan.json
     """
     refuse_two_documents(output, as_json)
@@ -94,6 +97,8 @@ def draft(
         data = _published(adapter, published, model)
     elif model is None:
         raise click.UsageError("Missing argument 'MODEL': a checkpoint directory or a repository of the hub")
+    elif observe:
+        data = _outside(model, device, pairs(options, "--option"))
     else:
         from realizer.drafting import DraftOptions
 
@@ -119,6 +124,14 @@ def draft(
         say(f"{output}: {state}, {count} materializations, {size(total)} to stay; next: {_next_step(made, output)}")
 
 
+def _outside(model: str, device: str, options: dict[str, str]) -> bytes:
+    from realizer.drafting_outside import draft_outside_plan
+    from realizer.environment import observe_environment
+    from realizer.nvml import Devices
+
+    return draft_outside_plan(model, observe_environment(devices=Devices().observe), device, options)
+
+
 def _parsed(data: bytes, what: str) -> Plan:
     from ledger.plan import parse_plan
 
@@ -128,6 +141,8 @@ def _parsed(data: bytes, what: str) -> Plan:
 def _next_step(made: Plan, output: str) -> str:
     if made.frozen:
         return f"tally realize {output}"
+    if made.document.adapter is None:
+        return f"tally plan freeze {output} -o plan.json"
     return f"tally reference {output} -o reference.safetensors"
 
 

@@ -24,6 +24,7 @@ from realizer.cli.rendering import (
     size,
     table,
 )
+from realizer.cli.witnessed import witnessed_parts
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,6 +54,7 @@ def portrait(plan: Plan | None, state: RunState, judgement: Judgement | None) ->
     yield from _authority(state)
     yield from _decode(state)
     yield from _memory(state)
+    yield from witnessed_parts(state)
     if judgement is not None:
         if state.materializations:
             yield from _accounting(judgement.accounting)

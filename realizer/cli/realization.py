@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -18,12 +19,12 @@ from realizer.cli.plan_views import read_plan
 from realizer.cli.rendering import emit_json, emit_text, heading, progress_bars, say, show
 
 if TYPE_CHECKING:
-    from ledger.events import FreezingReference, Recorder
+    from ledger.events import Body, FreezingReference, Recorded, Recorder
     from ledger.plan import Plan
     from ledger.store import Store
     from realizer.adapter import Adapter
     from realizer.checkpoint import Checkpoint
-    from realizer.engine import LiveRun
+    from realizer.engine import LiveRun, Request
 
 DEFAULT_PROMPT = "The capital of France is"
 
@@ -39,6 +40,9 @@ DEFAULT_PROMPT = "The capital of France is"
 @click.option("--challenge", metavar="TEXT", help="A verifier's nonce: shows that the run is no older than it.")
 @click.option("--private", is_flag=True, help="Do not record hostname, user, arguments and directories.")
 @click.option("--verify-content", is_flag=True, help="Digest every tensor at the source and where it came to lie.")
+@click.option(
+    "--witness", is_flag=True, help="Have a process of its own watch from outside; its run is judged with it."
+)
 @click.option("--prompt", metavar="TEXT", help="Answer a prompt with the very model that was proven.")
 @click.option(
     "--answer-tokens", metavar="N", type=click.IntRange(min=1), default=16, help="Its length at most (default: 16)."
@@ -54,6 +58,7 @@ def realize(
     challenge: str | None,
     private: bool,
     verify_content: bool,
+    witness: bool,
     prompt: str | None,
     answer_tokens: int,
     ledger: str,
@@ -68,6 +73,7 @@ def realize(
     Examples:
       tally realize plan.json --reference reference.safetensors
       tally realize plan.json --checkpoint ./my-model --reference reference.safetensors --prompt "Hello"
+      tally realize plan.json --reference reference.safetensors --witness
     """
     found = read_plan(plan)
     wanted = pairs(labels, "--label")
@@ -98,7 +104,8 @@ def realize(
             with (
                 _terminable(),
                 progress_bars() as progress,
-                engine.realize(request, sink=recorder, put_blob=store.put_blob, progress=progress) as live,
+                _witnessed(witness, recorder, request, ledger) as sink,
+                engine.realize(request, sink=sink, put_blob=store.put_blob, progress=progress) as live,
             ):
                 if prompt is not None:
                     answer = _answer(live, prompt, answer_tokens)
@@ -117,6 +124,40 @@ def realize(
         if answer is not None:
             _tell_answer(str(prompt), answer, as_json)
     return 0 if passed else 3
+
+
+@contextmanager
+def _witnessed(wanted: bool, recorder: Recorder, request: Request, ledger: str) -> Iterator[Callable[[Body], Recorded]]:
+    """Where to send events: to the ledger, and, with a witness, word to it of each sample, so that it takes one too."""
+    if not wanted:
+        yield recorder
+        return
+    from ledger.events import MemorySampled
+    from realizer.cli.beside import Beside
+
+    beside = Beside(os.getpid(), recorder.run_id, _checkpoint_folder(request), ledger, request.private)
+
+    def tell(body: Body) -> Recorded:
+        recorded = recorder(body)
+        if isinstance(body, MemorySampled):
+            beside.sampled(body.label)
+        return recorded
+
+    try:
+        yield tell
+    finally:
+        beside.close()
+
+
+def _checkpoint_folder(request: Request) -> str | None:
+    """Where the run's checkpoint lies; null where there is none, which the engine will say."""
+    from realizer.checkpoint import open_checkpoint
+
+    model = request.plan.document.model
+    try:
+        return str(open_checkpoint(request.checkpoint or model.repository, model.revision).directory)
+    except CheckpointError:
+        return None
 
 
 def freezing(store: Store, plan: Plan) -> FreezingReference | None:

@@ -1,0 +1,361 @@
+"""`tally observe`: watching an engine that somebody else wrote, and the witness that `realize` starts beside its own."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from ledger.errors import CheckpointError, TallyError
+from realizer.cli.options import RunName, json_option, ledger_option, pairs
+from realizer.cli.rendering import emit_json, say, show
+
+if TYPE_CHECKING:
+    from ledger.events import Body, CheckpointFile, EnvironmentObserved, ModelIdentity, Recorded, RunOpened
+    from ledger.plan import Plan
+    from ledger.store import Store
+    from realizer.witness import Watching
+
+NODE = "node-a"
+"""The node that a watch without a plan names; a plan names its own."""
+READY, DONE = "ready", "closed"
+"""What a witness says on standard output, with its run, to whoever asks it for samples by lines."""
+
+
+@click.command()
+@click.option(
+    "--pid",
+    "pids",
+    type=click.IntRange(min=1),
+    multiple=True,
+    required=True,
+    metavar="PID",
+    help="A process to watch, with all its children; repeatable.",
+)
+@click.option(
+    "--checkpoint", metavar="DIR", help="The checkpoint's folder, or its one file: who maps, holds and opens it."
+)
+@click.option("--plan", metavar="PLAN", help="Judge by this plan what can be judged from outside.")
+@click.option("--follow", is_flag=True, help="Go on until the processes end, or until interrupted.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.01),
+    default=1.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds between looks while following.",
+)
+@click.option(
+    "--sample-label", metavar="NAME", help="The sample by which the engine has loaded: staging must be gone there."
+)
+@click.option(
+    "--labels-from-stdin", is_flag=True, help="While following, take a sample for each line read, under that name."
+)
+@click.option("--witness-of", type=RunName(), metavar="RUN", help="The recorded run that is watched.")
+@click.option("--label", "labels", multiple=True, metavar="K=V", help="Recorded with the run; repeatable.")
+@click.option("--private", is_flag=True, help="Do not record hostname, user, arguments, command names and directories.")
+@ledger_option
+@json_option
+def observe(
+    pids: tuple[int, ...],
+    checkpoint: str | None,
+    plan: str | None,
+    follow: bool,
+    interval: float,
+    sample_label: str | None,
+    labels_from_stdin: bool,
+    witness_of: str | None,
+    labels: tuple[str, ...],
+    private: bool,
+    ledger: str,
+    as_json: bool,
+) -> None:
+    """Watch processes of others; what is seen is a run of its own.
+
+    Nothing is needed from the watched program, and it is neither stopped nor written to. Without a plan nothing is
+    judged: `tally show` tells the facts. With one, device bytes of a unit that has a device to itself, the host mirror
+    and the give-back of staging are judged; what only the engine's inside could tell stays unknown.
+
+    Once is enough for an engine that has loaded. With --follow the watch goes on: start it before the engine loads, and
+    give the moment at which it has, by --labels-from-stdin and --sample-label. Accesses to the checkpoint count from the
+    start, and anew from each such sample (after-decode and closing aside).
+
+    \b
+    Examples:
+      tally observe --pid 4711 --checkpoint ./my-model
+      tally observe --pid 4711 --checkpoint ./my-model --plan plan.json --sample-label loaded
+      tally observe --pid 4711 --checkpoint ./my-model --follow
+    """
+    if labels_from_stdin and not follow:
+        raise click.UsageError("--labels-from-stdin goes with --follow")
+    from ledger.events import Actor, Recorder, RunClosed, uuid7
+    from realizer.cli.access import program, writable_ledger
+    from realizer.cli.plan_views import read_plan
+    from realizer.witness import Watching, Witness, checkpoint_files
+
+    found = read_plan(plan) if plan else None
+    files = checkpoint_files(Path(checkpoint)) if checkpoint else []
+    witness = Witness(pids, files, private=private)
+    wanted = pairs(labels, "--label")
+    with writable_ledger(ledger) as store:
+        watched = store.resolve(witness_of) if witness_of and not _is_id(witness_of) else witness_of
+        run_id = uuid7()
+        node = found.document.resources.nodes[0].id if found and found.document.resources.nodes else NODE
+        recorder = Recorder(store.append, run_id=run_id, node_id=node, actor=Actor(kind="witness", id=program()))
+        opened = _opened(store, found, checkpoint, files, wanted, watched, private)
+        answer = _answering(labels_from_stdin)
+        stopped = False
+        recorder(opened)
+        say(f"run {run_id}")
+        try:
+            environment = witness.environment()
+            recorder(environment)
+            witness.begin()
+            watching = Watching(witness, recorder)
+            judging = _Judging(found, environment, watching, recorder, sample_label)
+            with _stopping():
+                try:
+                    judging.take(_first_label(follow, labels_from_stdin, sample_label))
+                    answer(f"{READY} {run_id}")
+                    if follow:
+                        watching.follow(interval, _asking(labels_from_stdin), judging.answering(answer))
+                except KeyboardInterrupt:
+                    stopped = True  # the way to end a watch: what was seen is closed as it should be
+            judging.finish()
+            recorder(RunClosed(outcome="completed"))
+        except BaseException as error:
+            _close_as_failed(recorder, error)
+            raise
+        finally:
+            witness.close()
+        _settle(store, run_id, as_json, quiet=labels_from_stdin)
+        answer(f"{DONE} {run_id}")
+    if stopped:
+        say("the watch was ended; its run is closed")
+
+
+def _first_label(follow: bool, asked: bool, loaded: str | None) -> str:
+    """What the first sample is called: the only one, a beginning, or one before whoever asks has asked."""
+    if not follow:
+        return loaded or "observed"
+    return "attached" if asked else "baseline"
+
+
+class _Judging:
+    """Adds to a watch what a plan lets an outsider say."""
+
+    def __init__(
+        self,
+        plan: Plan | None,
+        environment: EnvironmentObserved,
+        watching: Watching,
+        record: Callable[[Body], Recorded],
+        loaded: str | None,
+    ) -> None:
+        self._plan, self._environment, self._watching = plan, environment, watching
+        self._record, self._loaded = record, loaded
+
+    def take(self, label: str) -> None:
+        """The first sample. Raises TallyError when the processes ended before it."""
+        if not self._watching.take(label):
+            raise TallyError("the processes ended before anything was seen of them")
+        self.seen(label)
+
+    def answering(self, answer: Callable[[str], None]) -> Callable[[str], None]:
+        """`answer`, after what the sample of that label lets say."""
+
+        def told(label: str) -> None:
+            self.seen(label)
+            answer(label)
+
+        return told
+
+    def seen(self, label: str) -> None:
+        """At the label by which the engine has loaded: what went back of the staging."""
+        from realizer.outside import staging_gone
+
+        watching = self._watching
+        if self._plan is None or label != self._loaded:
+            return
+        if watching.first is None or watching.highest is None or watching.latest is None:
+            return  # nothing was seen
+        for body in staging_gone(self._plan, watching.first, watching.highest, watching.latest):
+            self._record(body)
+
+    def finish(self) -> None:
+        """The closing sample, and the device bytes that it shows."""
+        from realizer.outside import device_residents
+
+        closing = self._watching.finish()
+        if self._plan is not None and closing is not None:
+            for body in device_residents(self._plan, self._environment, closing):
+                self._record(body)
+
+
+def _is_id(name: str) -> bool:
+    """A full run id: taken as it stands, since the run that it names may not be recorded yet."""
+    return len(name) == 36 and name.count("-") == 4
+
+
+def _opened(
+    store: Store,
+    plan: Plan | None,
+    checkpoint: str | None,
+    files: list[Path],
+    labels: dict[str, str],
+    witness_of: str | None,
+    private: bool,
+) -> RunOpened:
+    from ledger.events import PlanReference, RunOpened
+    from realizer.cli.realization import freezing
+    from realizer.software import process_facts, software_identity
+
+    reference = None
+    if plan is not None:
+        store.put_blob(plan.data, "application/json")
+        reference = PlanReference(
+            claimed_digest=plan.claimed_digest,
+            computed_digest=plan.computed_digest,
+            blob_digest=plan.blob_digest,
+            plan_schema=plan.schema,
+        )
+    facts = process_facts(private=private)
+    return RunOpened(
+        purpose="witness",
+        plan=reference,
+        frozen=freezing(store, plan) if plan is not None else None,
+        software=software_identity(),
+        argv=facts["argv"],
+        user=facts["user"],
+        hostname=facts["hostname"],
+        pid=facts["pid"],
+        labels=labels,
+        model=_identity(checkpoint, private),
+        checkpoint_files=_described(files),
+        witness_of=witness_of,
+    )
+
+
+def _identity(checkpoint: str | None, private: bool) -> ModelIdentity | None:
+    """What the checkpoint says of itself, where it is a folder of safetensors; null for other formats."""
+    from realizer.checkpoint import open_checkpoint
+    from realizer.witness import as_witness
+
+    if checkpoint is None or not Path(checkpoint).is_dir():
+        return None
+    try:
+        return as_witness(open_checkpoint(checkpoint).identity(private=private))
+    except CheckpointError:
+        return None  # another format: the files by themselves are watched
+
+
+def _described(files: list[Path]) -> list[CheckpointFile]:
+    from ledger.events import CheckpointFile, measured, unavailable
+
+    return [
+        CheckpointFile(
+            name=path.name,
+            size=measured(path.stat().st_size, "bytes", "stat", source="witness"),
+            digest=unavailable(None, "SHA-256 of the file", "a witness reads no file whole", source="witness"),
+        )
+        for path in files
+    ]
+
+
+def _close_as_failed(record: Callable[[Body], Recorded], error: BaseException) -> None:
+    from ledger.events import RunClosed
+
+    message = " ".join(str(error).split())[:500] or None
+    record(
+        RunClosed(
+            outcome="aborted" if isinstance(error, KeyboardInterrupt) else "failed",
+            error_type=type(error).__name__,
+            message=message,
+        )
+    )
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Take a request to terminate as the end of the watch, like an interrupt."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _asking(from_stdin: bool) -> Callable[[float], str | None]:
+    """Waits for a label on standard input, or only waits."""
+    if not from_stdin:
+
+        def rest(seconds: float) -> str | None:
+            time.sleep(seconds)
+            return None
+
+        return rest
+
+    waiting = bytearray()
+
+    def ask(seconds: float) -> str | None:
+        if b"\n" not in waiting:
+            ready, _, _ = select.select([0], [], [], seconds)
+            read = os.read(0, 65536) if ready else None
+            if read == b"":
+                return ""
+            waiting.extend(read or b"")
+        line, end, rest = bytes(waiting).partition(b"\n")
+        if not end:
+            return None
+        waiting[:] = rest
+        return line.decode("utf-8", "replace").strip() or None
+
+    return ask
+
+
+def _answering(to_stdout: bool) -> Callable[[str], None]:
+    """Says a line to whoever asks by lines; once they are gone, to nobody."""
+    gone: list[bool] = []
+
+    def answer(line: str) -> None:
+        if not to_stdout or gone:
+            return
+        try:
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            gone.append(True)
+
+    return answer
+
+
+def _settle(store: Store, run_id: str, as_json: bool, *, quiet: bool) -> None:
+    """Record the verdict where there is a plan, and show the run."""
+    from ledger.reconcile import run_document
+    from realizer.cli.access import record_verdict
+    from realizer.cli.portrait import portrait
+    from realizer.cli.resolving import from_store
+
+    source = from_store(store, run_id)
+    state, judgement = source.judged()
+    if judgement is not None:
+        record_verdict(store, source, judgement)
+    if quiet:
+        return
+    if as_json:
+        emit_json(run_document(state, judgement))
+    else:
+        show(*portrait(source.plan, state, judgement), pager=False)
