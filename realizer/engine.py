@@ -177,6 +177,10 @@ def realize(
     except KeyboardInterrupt:
         emit(RunClosed(outcome="aborted", error_type="KeyboardInterrupt", message="interrupted by the operator"))
         raise
+    except SystemExit as error:
+        # An adapter, or what it calls, gave up on the process: that must not end as the command's own success.
+        emit(RunClosed(outcome="failed", error_type=type(error).__name__, message=_one_line(error)))
+        raise RealizationFailed(f"the adapter asked the process to exit ({_one_line(error)})") from error
     except Exception as error:
         emit(RunClosed(outcome="failed", error_type=type(error).__name__, message=_one_line(error)))
         raise
@@ -201,8 +205,9 @@ def _present(state: RunState | None) -> RunState:
 
 
 def _one_line(error: BaseException) -> str:
+    """The message in one line; names of files that are no text are escaped, since an event holds text alone."""
     text = str(error).strip() or type(error).__name__
-    return " ".join(text.split())[:500]
+    return " ".join(text.split())[:500].encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _opened(request: Request, checkpoint: Checkpoint | None, progress: Progress) -> RunOpened:

@@ -75,7 +75,7 @@ def no_unplanned_state_lives(plan: Plan, state: RunState) -> Iterator[Finding]:
         )
     for name, found in sorted(state.materializations.items()):
         for said, event in found.said.get("unplanned_bytes", {}).items():
-            if said.trust == "unknown":
+            if said.trust == "unknown" or not isinstance(said.value, int | float):
                 yield finding(
                     "memory.unplanned-persistent",
                     name,

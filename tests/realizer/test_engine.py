@@ -261,6 +261,14 @@ class Interrupted(Failing):
     error = KeyboardInterrupt()
 
 
+class Exiting(Failing):
+    error = SystemExit(0)
+
+
+class Undecodable(Failing):
+    error = OSError("no such file: weights-\udcff")
+
+
 def test_an_adapter_that_breaks_leaves_a_failed_run_with_what_was_done(prepared: Prepared) -> None:
     carried = carry_out(prepared, adapter=Failing)
     assert isinstance(carried.error, RuntimeError)
@@ -269,6 +277,20 @@ def test_an_adapter_that_breaks_leaves_a_failed_run_with_what_was_done(prepared:
     assert carried.state.closed.body.message == "the adapter broke"
     assert carried.state.materializations["mat.weights.stage"].live
     assert "run.failed" in carried.codes
+
+
+def test_an_adapter_that_exits_ends_in_an_error_and_a_closed_run(prepared: Prepared) -> None:
+    carried = carry_out(prepared, adapter=Exiting)
+    assert isinstance(carried.error, RealizationFailed)
+    assert (carried.types[-1], carried.state.outcome) == ("run.closed", "failed")
+
+
+def test_an_error_that_names_a_file_which_is_no_text_closes_the_run(prepared: Prepared) -> None:
+    carried = carry_out(prepared, adapter=Undecodable)
+    assert isinstance(carried.error, OSError)
+    assert carried.types[-2:] == ["materialization.failed", "run.closed"]
+    assert carried.state.closed is not None
+    assert carried.state.closed.body.message == "no such file: weights-\\udcff"
 
 
 def test_an_interrupt_closes_the_run_as_aborted(prepared: Prepared) -> None:

@@ -307,4 +307,11 @@ MEMORIES = [
         {"memory.mirror-unknown"},
         run=chain(grown("rss_anon", 256 * MIB), grown("rss_shmem", -256 * MIB)),
     ),
+    Case(
+        "the adapter reports unplanned bytes as a word",
+        "INDETERMINATE",
+        {"memory.unplanned-persistent"},
+        run=realized(WEIGHTS, unplanned_bytes=claim("none")),
+        unknown={"memory.unplanned-persistent"},
+    ),
 ]
