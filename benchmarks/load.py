@@ -6,7 +6,8 @@ private memory) and `full` (a whole staging copy, then carried on). Page cache w
 as a first load is; rounds of all ways alternating, so that other load on the machine falls on all. The fastest round of
 each counts; the median, and the rate per second of processor time, are shown beside it.
 `python benchmarks/load.py [CHECKPOINT] [--rounds N] [--synthetic MIB]` prints one JSON line per figure, and a table to
-standard error. Without a checkpoint, one of a few large tensors is written to a temporary folder.
+standard error. Without a checkpoint, one of a few large tensors is written to a temporary folder. With `--device cuda` the
+rows for a GPU are measured instead, as `load_device.py` says.
 """
 
 from __future__ import annotations
@@ -148,7 +149,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--synthetic", type=int, default=512, metavar="MIB", help="size without a checkpoint")
     parser.add_argument("--one", metavar="WAY", help="load once that way and print its seconds (what each round runs)")
+    parser.add_argument("--device", default="cpu", help="cpu, or a torch device such as cuda:0")
     arguments = parser.parse_args()
+    if arguments.device != "cpu":
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, str(Path(__file__).with_name("load_device.py")), "--device", arguments.device]
+            raise SystemExit(subprocess.run([*command, "--folder", folder], check=False).returncode)
     with tempfile.TemporaryDirectory() as folder:
         source = arguments.checkpoint or synthetic(Path(folder) / "model", arguments.synthetic * MIB)
         checkpoint = open_checkpoint(source)

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from realizer.device_copies import DeviceCopies
 
 MIB = 1024 * 1024
-DEVICE_SLOT_BYTES = (8 * MIB, 16 * MIB)
-"""The least and the most that a ring slot on the way to a device holds: a slot a thread is enough, and what is done once a
-window costs more than the wait for a copy (one H200, 16 threads: 13 GB/s with slots of 2 MiB, 38 of 8, 41 of 16)."""
+DEVICE_SLOT_BYTES = 8 * MIB
+"""A ring slot on the way to a device, where the window allows eight: what is done once a window costs more than the wait for
+a copy (one H200, 16 threads, a ring of 256 MiB: 13 GB/s with slots of 2 MiB, 21 with 4, 38 with 8, 41 with 16)."""
 
 HOST_SLOT_BYTES = MIB
 """A ring slot between host ranges: small enough that what was read is copied on while still cached."""
@@ -153,12 +153,11 @@ class Loader:
         return session.total
 
     def _slots(self, ring: MemoryRange, target: MemoryRange) -> tuple[int, int]:
-        """(number, bytes) of the slots that the whole ring is cut into, in whole pages; to a device about one a thread."""
+        """(number, bytes) of the slots that the whole ring is cut into, in whole pages."""
         if target.space == "host":
             slots = max(1, ring.length // HOST_SLOT_BYTES)
         else:
-            least, most = DEVICE_SLOT_BYTES
-            slots = max(1, ring.length // min(most, max(least, ring.length // self.threads)))
+            slots = max(1, ring.length // min(DEVICE_SLOT_BYTES, max(MIB, ring.length // 8)))
         each = ring.length // slots
         return slots, each // PAGE * PAGE or each
 

@@ -109,6 +109,60 @@ def test_many_slots_with_hashing_never_wait_for_each_other_forever(
     assert loader.digests["long"] == "sha256:" + hashlib.sha256(data["long"]).hexdigest()
 
 
+def _one_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Loader, Layout, bytes]:
+    """A tensor that is longer than an even share of the readers' work, and than a slot."""
+    monkeypatch.setattr(loader_module, "HOST_SLOT_BYTES", 4096)
+    monkeypatch.setattr(loader_module, "APART_BYTES", 10_000)
+    data = {"long": raw_bytes("U8", (90_000,), 3), "short": raw_bytes("U8", (1500,), 4)}
+    shard = {key: ("U8", (len(value),), value) for key, value in data.items()}
+    checkpoint = open_checkpoint(write_checkpoint(tmp_path, [shard]))
+    return Loader(checkpoint, threads=4, digests=True), layout_of(checkpoint, list(data)), data["long"]
+
+
+def test_a_tensor_longer_than_its_share_is_hashed_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader, layout, long = _one_long(tmp_path, monkeypatch)
+    target = HeapRange(layout.length)
+    assert loader.stream(layout, HeapRange(4 * 4096), target) == layout.bytes
+    assert [key for key, _ in loader._apart] == ["long"]
+    assert target.data()[: len(long)] == long
+    assert loader.digests == range_digests(layout, target)
+
+
+def test_a_file_that_goes_while_a_tensor_is_hashed_apart_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader, layout, _ = _one_long(tmp_path, monkeypatch)
+
+    def gone(*_: object) -> str:
+        raise CheckpointError("checkpoint file 'model.safetensors' ended at byte 7 while it was read")
+
+    monkeypatch.setattr(loader_module, "_digest_of", gone)
+    loader.stream(layout, HeapRange(4 * 4096), HeapRange(layout.length))
+    for _ in range(2):  # and again: what was not hashed is never taken for hashed
+        with pytest.raises(CheckpointError, match="ended at byte 7"):
+            _ = loader.digests
+
+
+@pytest.mark.parametrize("most", [64, 1000, 1 << 20])
+def test_windows_cover_every_byte_once_and_keep_to_their_size(tmp_path: Path, most: int) -> None:
+    checkpoint, _ = odd_checkpoint(tmp_path)
+    layout = layout_of(checkpoint, ORDERS[1])
+    cut = scatter.cut_windows(scatter.pieces_of(layout, checkpoint), most)
+    covered = bytearray(layout.length)
+    for window in cut.windows:
+        assert 0 < window.length <= most
+        runs = cut.runs(window)
+        assert int(runs.length.sum()) == sum(part.length for part in cut.parts(window))
+        for at, target, length in zip(*(column.tolist() for column in runs), strict=True):
+            assert at + length <= window.length
+            for byte in range(target, target + length):
+                covered[byte] += 1
+    inside = bytearray(layout.length)
+    for place in layout.places:
+        inside[place.offset : place.offset + place.bytes] = b"\x01" * place.bytes
+    assert covered == inside
+
+
 @pytest.mark.usefixtures("small_reads")
 @pytest.mark.parametrize("keys", ORDERS[:3])
 def test_in_real_ranges_whose_pages_are_brought_in_ahead(tmp_path: Path, keys: list[str]) -> None:
