@@ -43,6 +43,10 @@ __all__ = [
 UNCHECKED = "completeness unchecked: the list of prior runs is the signer's word; give --ledger to prove it"
 
 
+MAX_PROBLEMS = 50
+"""Problems listed; a file can be made to have a million."""
+
+
 @dataclass(frozen=True)
 class LedgerView:
     """What a verifier's own ledger says: its roots at the sizes asked for, and the prior runs as at the evidence's size.
@@ -71,7 +75,8 @@ class _Answer:
     def add(self, faults: Sequence[Fault]) -> None:
         for found in faults:
             self.states[found.check] = "failed"
-            self.problems.append(found.problem)
+            if len(self.problems) < MAX_PROBLEMS:
+                self.problems.append(found.problem)
 
     def settle(self, *checks: CheckName) -> None:
         """Those of the checks that nothing failed are ok."""
@@ -230,8 +235,14 @@ def _completeness(answer: _Answer, evidence: Evidence, view: LedgerView | None) 
         answer.completeness = f"complete: the ledger lists the same {len(found)} prior runs at size {tree.size}"
         return
     answer.completeness = "incomplete: the ledger lists other prior runs"
-    missing = [run for run in found if run not in stated]
-    extra = [run for run in stated if run not in found]
+    in_file, in_ledger = set(stated), set(found)
+    missing = [run for run in found if run not in in_file]
+    extra = [run for run in stated if run not in in_ledger]
+    if not missing and not extra:
+        answer.add(
+            [fault("chain", "proof", "the prior runs stated are those in the ledger, but not once each in order")]
+        )
+        return
     first = (missing or extra)[0]
     detail = f"prior run {first.run_id} is " + (
         "in the ledger, not so in the evidence" if missing else "not in the ledger"

@@ -32,6 +32,10 @@ from ledger.plan import Plan
 CheckName = Literal["signature", "pin", "chain", "plan", "blobs", "judge"]
 
 
+MAX_DETAIL = 2_000
+"""Characters of a fault that are kept."""
+
+
 @dataclass(frozen=True)
 class Fault:
     """A problem, and the check that it fails."""
@@ -43,8 +47,8 @@ class Fault:
 def fault(
     check: CheckName, code: ProblemCode, detail: str, *, position: int | None = None, sequence: int | None = None
 ) -> Fault:
-    """A fault from its parts."""
-    return Fault(check, Problem(code=code, detail=detail, position=position, sequence=sequence))
+    """A fault from its parts; what the file says of itself is quoted no longer than anybody reads."""
+    return Fault(check, Problem(code=code, detail=detail[:MAX_DETAIL], position=position, sequence=sequence))
 
 
 def structural_faults(evidence: Evidence) -> list[Fault]:
@@ -299,11 +303,12 @@ def expected_blobs(plan: Plan, streams: list[list[Event]]) -> list[str]:
 def _blobs(evidence: Evidence, plan: Plan, streams: list[list[Event]]) -> Iterator[Fault]:
     blobs = evidence.statement.predicate.blobs
     listed = [blob.digest for blob in blobs]
+    there = set(listed)
     expected = expected_blobs(plan, streams)
     for digest in expected:
-        if digest not in listed:
+        if digest not in there:
             yield fault("blobs", "blob-missing", f"events refer to {digest}; the evidence does not list it")
-    if not set(listed) <= set(expected) or listed != sorted(set(listed)):
+    if not there <= set(expected) or listed != sorted(there):
         yield fault("blobs", "format", "the list of blobs is not the sorted list of what events refer to")
     for blob in blobs:
         if blob.data is None:

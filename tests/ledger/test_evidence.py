@@ -52,6 +52,7 @@ from tests.builders.judged import (
     stored,
 )
 from tests.builders.runs import edited_plan
+from tests.zoo import evidence as zoo
 
 PUBLIC = KEY.public_key()
 FINDING = {"code": "run.failed", "severity": "error", "subject": "x", "expected": None, "observed": None, "events": []}
@@ -538,3 +539,22 @@ def test_the_input_names_what_the_file_carries(ledger: Path, third: bytes) -> No
     assert bundle.plan_frozen is not None
     assert bundle.plan_frozen.recorded.position == 0
     assert len(bundle.prior_runs) == 1
+
+
+def test_prior_runs_repeated_are_broken_beside_a_ledger_too(tmp_path: Path) -> None:
+    given = zoo.files(tmp_path)
+    forged = zoo.HELD["prior-run-twice"][0](given)
+    with Store.open(given.ledger) as store:
+        view = ledger_view(store, open_evidence(given.good))
+    document = verify(forged, prior_runs_from_ledger=view)
+    assert document.status == "broken"
+    assert [problem.code for problem in document.problems] == ["format", "proof"]
+
+
+def test_a_file_of_very_many_faults_is_judged_quickly_and_told_shortly(tmp_path: Path) -> None:
+    def crowd(predicate: dict[str, Any]) -> None:
+        predicate["blobs"] = [{"digest": f"{number:05}{'x' * 5000}", "data": ""} for number in range(2_000)]
+
+    document = verify(edited(zoo.files(tmp_path).good, crowd))
+    assert (document.status, document.checks.blobs, len(document.problems)) == ("broken", "failed", 50)
+    assert max(len(problem.detail) for problem in document.problems) <= 2_000
