@@ -189,7 +189,14 @@ def verify(data, key=None, pin=None):
             hold(event["body"]["tensors_blob"] in listed, "a document that an event refers to is not listed")
 
     if pin is not None:
-        hold(checkpoint(pin) == (origin, size, root), "the pin is of another ledger, size or root")
+        pinned_origin, pinned_size, pinned_root = checkpoint(pin)
+        hold(pinned_origin == origin, "the pin is of another ledger")
+        hold(
+            pinned_size == size,
+            f"the pin is of {pinned_size} events, the file of {size}: nothing here lays the one against the other;"
+            " `tally verify EVIDENCE.json --pin PIN --ledger LEDGER` does",
+        )
+        hold(pinned_root == root, "the pin has another root: the ledger was rewritten")
     return statement
 
 

@@ -234,6 +234,16 @@ def indented(part: RenderableType) -> RenderableType:
     return Padding(part, (0, 0, 0, 2), expand=False)
 
 
+def bullets(sentences: Iterable[object]) -> Table:
+    """Sentences, one a line, each behind a dash and kept clear of it where it is broken."""
+    made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=False)
+    made.add_column(no_wrap=True)
+    made.add_column(overflow="fold")
+    for sentence in sentences:
+        made.add_row("-", cell(sentence))
+    return made
+
+
 def joined(*parts: tuple[object, str] | object, separator: str = "  ") -> Text:
     """One line made of pieces, each text or (text, style)."""
     line = Text()

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 from realizer.cli.documents import EvidenceSummaryDocument, StatedScope
 from realizer.cli.portrait import findings_parts
-from realizer.cli.rendering import OUTCOME_STYLES, VERDICT_STYLES, cell, facts, heading, joined, short_digest, table
+from realizer.cli.rendering import (
+    OUTCOME_STYLES,
+    VERDICT_STYLES,
+    bullets,
+    cell,
+    facts,
+    heading,
+    joined,
+    short_digest,
+    table,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -82,4 +92,4 @@ def statement_parts(opened: Evidence) -> Iterator[RenderableType]:
     ):
         if sentences:
             yield from ("", heading(title))
-            yield table(("",), [(f"- {sentence}",) for sentence in sentences])
+            yield bullets(sentences)

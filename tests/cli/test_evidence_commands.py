@@ -164,6 +164,8 @@ def test_evidence_show_says_what_is_stated_and_checks_nothing(
     assert max(map(len, ran.out.splitlines())) <= 80
     assert "PASS" in ran.out
     assert "DOES NOT PROVE" in ran.out
+    scope = ran.out[ran.out.index("SHOWS") :].splitlines()
+    assert all(line.startswith(("- ", "  ")) for line in scope if line and not line.isupper())
     document = tally("evidence", "show", evidence, "--json").json
     assert (document["run_id"], document["attempts_before"], document["frozen_at"]) == (SECOND, 1, 0)
     statement = json.loads(tally("evidence", "show", evidence, "--statement").out)

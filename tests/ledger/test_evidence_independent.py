@@ -144,6 +144,13 @@ def test_the_script_holds_to_key_and_pin(files: evidence.Files, script: ModuleTy
     checkpoint = open_evidence(files.good).checkpoint
     pin = format_checkpoint(checkpoint.origin, checkpoint.size, checkpoint.root)
     assert script.verify(files.good, KEY.public_key(), pin) == statement_of(files.good)
+    for says, other in (
+        ("another ledger", format_checkpoint("another", checkpoint.size, checkpoint.root)),
+        (f"of {checkpoint.size + 1} events", format_checkpoint(checkpoint.origin, checkpoint.size + 1, bytes(32))),
+        ("another root", format_checkpoint(checkpoint.origin, checkpoint.size, bytes(32))),
+    ):
+        with pytest.raises(script.Broken, match=says):
+            script.verify(files.good, None, other)
     with pytest.raises(script.Broken, match="another key"):
         script.verify(files.good, OTHER_KEY.public_key())
     with pytest.raises(script.Broken, match="not signed"):
