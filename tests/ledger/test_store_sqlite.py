@@ -428,3 +428,23 @@ def test_replacement_is_refused_whatever_the_connection_sets(ledger: Path) -> No
         connection.execute("INSERT OR REPLACE INTO blobs VALUES (?, 'text/plain', x'79')", (digest,))
     assert connection.execute("SELECT position, envelope, hash FROM events ORDER BY position").fetchall() == before
     connection.close()
+
+
+def test_a_ledger_read_through_a_link_leaves_no_log_behind(tmp_path: Path) -> None:
+    """SQLite keeps the log beside the file, wherever the link is."""
+    (tmp_path / "real").mkdir()
+    path, link = tmp_path / "real" / "tally.db", tmp_path / "link.db"
+    with Store.open(path, write=True, create=True) as store:
+        store.append("01920000-0000-7000-8000-000000000001", 0, small_drafts("01920000-0000-7000-8000-000000000001", 2))
+    link.symlink_to(path)
+    with Store.open(link) as store:
+        assert store.size() == 2
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["link.db", "real", "tally.db"]
+
+
+def test_a_log_is_looked_for_beside_the_file_that_a_link_names(tmp_path: Path) -> None:
+    """Else a file that cannot be locked is read without its log, and what was committed last is not seen."""
+    path, link = tmp_path / "tally.db", tmp_path / "link.db"
+    (tmp_path / "tally.db-wal").write_bytes(b"x")
+    link.symlink_to(path)
+    assert database.SqliteDatabase(link)._log_exists()
