@@ -60,6 +60,9 @@ def _upgrade(base: Database) -> int:
             database.refuse_newer(before, base.shown)
             if before < schema.VERSION:
                 _run_steps(connection)
+            if base.dialect == "sqlite":
+                # The header repeats the record; where they differ the record says which steps were run.
+                connection.exec_driver_sql(f"PRAGMA user_version = {schema.VERSION}")
             _restore_guards(base, connection)
         if base.dialect == "sqlite":
             # A file's header is looked at before its log: move the new version there where no reader is in the way.

@@ -105,3 +105,9 @@ def test_a_trigger_that_swallows_events_keeps_the_ledger_from_being_written(tall
     assert tally("db", "upgrade").code == 0
     assert tally(*supersede).code == 0
     assert tally("query", "select count(*) as n from events", "--json").json == [{"n": ledgers.SIZE + 1}]
+
+
+def test_a_header_that_names_an_older_version_is_put_right(tally: Tally, tmp_path: Path) -> None:
+    ledgers.good(tmp_path / "tally.db")
+    _sql("PRAGMA user_version = 1")(tmp_path / "tally.db")
+    assert (tally("runs").code, tally("db", "upgrade").code, tally("runs").code) == (1, 0, 0)
