@@ -91,7 +91,11 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, command, rest = super().resolve_command(ctx, args)
+        try:
+            name, command, rest = super().resolve_command(ctx, args)
+        except click.NoSuchCommand as error:
+            # click looks for near names among the commands that are imported: here, none
+            raise click.NoSuchCommand(args[0], possibilities=COMMANDS, ctx=ctx) from error
         return ALIASES.get(name or "", name), command, rest
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ledger.documents import Accounting, Finding
+    from ledger.events import ModelIdentity
     from ledger.fold import DecodeState, Extremes, MaterializationState, RunState
     from ledger.plan import Plan
     from ledger.reconcile import Judgement
@@ -93,7 +94,7 @@ def _identity(state: RunState) -> Iterator[tuple[str, object]]:
     if opened.plan is not None:
         yield "plan", joined(short_digest(opened.plan.computed_digest), (_freezing(state), "dim"))
     if opened.model is not None:
-        yield "model", f"{measured(opened.model.repository)} @ {measured(opened.model.revision)}"
+        yield "model", _model(opened.model)
     if opened.adapter is not None:
         yield "adapter", f"{opened.adapter.name} {opened.adapter.version}"
     yield "by", f"{measured(opened.user)} on {measured(opened.hostname)}, process {measured(opened.pid)}"
@@ -105,6 +106,13 @@ def _identity(state: RunState) -> Iterator[tuple[str, object]]:
         yield "challenge", opened.challenge
     if state.closed is not None and state.closed.body.error_type is not None:
         yield "stopped by", cell(f"{state.closed.body.error_type}: {state.closed.body.message}", "red")
+
+
+def _model(model: ModelIdentity) -> str:
+    """Repository and revision; where the checkpoint does not say, its directory, where that is known."""
+    if model.repository.value is None and model.directory.value is not None:
+        return f"in {measured(model.directory)}; {model.repository.detail or 'repository unavailable'}"
+    return f"{measured(model.repository)} @ {measured(model.revision)}"
 
 
 def _freezing(state: RunState) -> str:

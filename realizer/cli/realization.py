@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ledger.errors import CheckpointError, RealizationFailed, TallyError
+from ledger.errors import CheckpointError, NotFound, RealizationFailed, TallyError
 from realizer.cli.files import replacing
 from realizer.cli.options import json_option, ledger_option, output_option, pairs, refuse_two_documents
 from realizer.cli.plan_views import read_plan
@@ -83,6 +83,8 @@ def realize(
     from realizer.cli.access import program, writable_ledger
 
     chosen = load_adapter(adapter) if adapter else None
+    if reference is not None and not Path(reference).is_file():
+        raise NotFound(f"reference {reference!r} is not a file", "make one with `tally reference`, or check the path")
     with writable_ledger(ledger) as store:
         run_id = uuid7()
         node = found.document.resources.nodes[0].id if found.document.resources.nodes else "unknown"

@@ -230,3 +230,8 @@ def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+def test_a_mistyped_command_is_told_the_near_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["realise", "plan.json"]) == 2
+    assert "Did you mean 'realize'?" in capsys.readouterr().err

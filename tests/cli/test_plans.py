@@ -165,6 +165,17 @@ def test_freeze_seals_binds_the_reference_and_records_it(tally: Tally, draft_fil
     }
 
 
+def test_freezing_without_the_reference_that_decode_needs_is_said(tally: Tally, draft_file: Path) -> None:
+    raw = json.loads(draft_file.read_bytes())
+    raw["correctness"] |= {"reference_digest": None, "prefill": True}
+    draft_file.write_text(json.dumps(raw))
+    ran = tally("plan", "freeze", draft_file, "-o", "plan.json")
+    assert ran.code == 0
+    assert "no reference is bound" in ran.err
+    draft_file.with_name("r").write_bytes(b"what a model gave")
+    assert "no reference" not in tally("plan", "freeze", draft_file, "--reference", "r", "-o", "plan.json").err
+
+
 def test_freezing_twice_records_once_and_writes_the_same_bytes(tally: Tally, draft_file: Path, tmp_path: Path) -> None:
     assert tally("plan", "freeze", draft_file, "-o", "a.json").code == 0
     ran = tally("plan", "freeze", draft_file, "-o", "b.json")

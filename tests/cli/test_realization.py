@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ledger.canonical import r1_file
-from ledger.plan import parse_plan
+from ledger.plan import Plan, parse_plan
 from ledger.store import Store
 from tests.builders.checkpoints import tiny_model
 from tests.builders.runs import edited_plan
@@ -351,3 +351,11 @@ def test_an_unfrozen_plan_is_rejected(tally: Tally, tiny: Path) -> None:
     ran = tally("realize", "unfrozen.json", "--reference", "reference.safetensors")
     assert ran.code == 3
     assert "freeze" in ran.err
+
+
+def test_a_reference_that_is_no_file_begins_no_run(tally: Tally, tmp_path: Path, plan: Plan) -> None:
+    (tmp_path / "plan.json").write_bytes(plan.data)
+    ran = tally("realize", "plan.json", "--reference", "nowhere.safetensors")
+    assert ran.code == 1
+    assert "nowhere.safetensors" in ran.error_line
+    assert not (tmp_path / "tally.db").exists()
