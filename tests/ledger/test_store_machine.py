@@ -149,7 +149,7 @@ class LedgerMachine(RuleBasedStateMachine):
         connection.commit()
         connection.close()
         with Store.open(path) as store:
-            changed = list(store.recorded())
+            changed = [Recorded(*row[:3]) for row in store.rows()]
         found = verify_ledger(path, use_state=False)
         assert changed != self.model
         assert found.status == "broken", (how, position)
