@@ -64,6 +64,15 @@ TRANSFORMERS = SAY + (
 )
 """A plain server: the checkpoint loaded the ordinary way, memory-mapped or (`copy`) read with the files closed."""
 
+LLAMA_CPP = SAY + (
+    "import xllamacpp as engine\nparameters = engine.CommonParams()\nparameters.model.path = sys.argv[1]\n"
+    "parameters.n_ctx, parameters.warmup, parameters.cpuparams.n_threads = 256, False, 1\n"
+    "modes = engine.llama_load_mode\n"
+    "parameters.load_mode = modes.LLAMA_LOAD_MODE_MMAP if sys.argv[2] == 'map' else modes.LLAMA_LOAD_MODE_NONE\n"
+    "kept = engine.Server(parameters)\nsay()\nimport os; os._exit(0)\n"
+)
+"""llama.cpp through its Python package xllamacpp: the GGUF file memory-mapped, or (`copy`) read."""
+
 
 class Engine:
     """A running program."""

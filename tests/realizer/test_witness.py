@@ -126,6 +126,25 @@ def test_the_weights_of_a_folder(tmp_path: Path) -> None:
         checkpoint_files(tmp_path / "empty")
 
 
+def test_llama_cpp_with_and_without_mapping_is_told_apart() -> None:
+    """Needs the package xllamacpp (no dependency of ours) and, in $TALLY_GGUF, a model for it."""
+    pytest.importorskip("xllamacpp")
+    path = Path(os.environ.get("TALLY_GGUF", ""))
+    if not path.is_file():
+        pytest.skip("TALLY_GGUF names no GGUF file")
+    told = {}
+    for how in ("map", "copy"):
+        with running(engines.LLAMA_CPP, path, how) as engine, watched(engine, path) as witness:
+            sample = taken(witness)
+        told[how] = (value(sample, "checkpoint_mappings"), value(sample, "rss_anon"), sample.mapped_files)
+    size = path.stat().st_size
+    assert told["map"][0] > size // 2
+    assert told["map"][2] == [str(path.resolve())]
+    assert told["copy"][0] == 0
+    assert told["copy"][2] == []
+    assert told["copy"][1] - told["map"][1] > size // 2, "what is not mapped is copied"
+
+
 # --- hidden copies ------------------------------------------------------------------------------------------------
 
 
@@ -182,7 +201,8 @@ def test_two_workers_that_share_a_segment_are_counted_once(weights: Path) -> Non
 
 def test_a_child_stays_in_view_when_its_parent_ends() -> None:
     program = engines.SAY + (
-        "import subprocess\nchild = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL)\nprint('up', flush=True)\nsys.stdin.readline()\n"
+        "import subprocess\nchild = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL)\n"
+        "print('up', flush=True)\nsys.stdin.readline()\n"
     )
     with running(program) as engine, watched(engine) as witness:
         (child,) = set(witness.members()) - {engine.pid}
