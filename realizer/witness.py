@@ -8,6 +8,7 @@ Reading /proc holds a process's page tables for moments; nothing is stopped, sig
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -101,6 +102,7 @@ class Witness:
         self.devices = devices or Devices()
         self._roots = list(roots)
         self._known: dict[int, str] = {}
+        self._lock = threading.Lock()  # the checkpoint watch asks for members from its own thread
         for pid in roots:
             started = self._start_of(pid)
             if started is None:
@@ -144,13 +146,14 @@ class Witness:
 
     def members(self) -> list[int]:
         """Who is there now of the trees, and of what was once seen in them."""
-        alive = [pid for pid, started in self._known.items() if self._start_of(pid) == started]
-        found = process_tree.members(self.proc, alive)
-        for pid in found:
-            if pid not in self._known and (started := self._start_of(pid)) is not None:
-                self._known[pid] = started
-        self._known = {pid: started for pid, started in self._known.items() if pid in found}
-        return found
+        with self._lock:
+            alive = [pid for pid, started in self._known.items() if self._start_of(pid) == started]
+            found = process_tree.members(self.proc, alive)
+            for pid in found:
+                if pid not in self._known and (started := self._start_of(pid)) is not None:
+                    self._known[pid] = started
+            self._known = {pid: started for pid, started in self._known.items() if pid in found}
+            return found
 
     def environment(self) -> EnvironmentObserved:
         """The machine, its devices by NVML's word."""
@@ -271,7 +274,18 @@ class Witness:
 
     def summary(self) -> SourceWatched | None:
         """How well the checkpoint was watched, and what was seen in all; null when none was named."""
-        return as_witness(self._watch.summary()) if self._watch is not None else None
+        if self._watch is None:
+            return None
+        summary = as_witness(self._watch.summary())
+        if self.members():
+            return summary
+        unseen = ("mapped_files", "open_descriptors", "read_bytes")
+        gone = {
+            name: unavailable(found.unit, found.method, "the processes have ended", source="witness")
+            for name in unseen
+            if (found := getattr(summary, name)) is not None
+        }
+        return summary.model_copy(update=gone)
 
     def close(self) -> None:
         """Stop watching."""

@@ -108,6 +108,16 @@ def test_a_read_after_the_mark_is_an_access_of_the_tree(weights: Path) -> None:
     assert summary.armed.source == "witness"
 
 
+def test_of_processes_that_have_ended_nothing_is_held_at_zero(weights: Path) -> None:
+    with running(engines.MAPPED, weights) as engine, watched(engine, weights) as witness:
+        engine.process.kill()
+        engine.process.wait()
+        summary = witness.summary()
+    assert summary is not None
+    for figure in (summary.mapped_files, summary.open_descriptors, summary.read_bytes):
+        assert (figure.value, figure.detail) == (None, "the processes have ended")
+
+
 def test_without_a_checkpoint_its_figures_are_unknown_and_not_zero(weights: Path) -> None:
     with running(engines.MAPPED, weights) as engine, watched(engine) as witness:
         sample = taken(witness)
