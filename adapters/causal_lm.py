@@ -212,6 +212,16 @@ class CausalLM:
             raise TallyError(f"adapter {self.name} knows no materialization {materialization_id!r}")
         return planned
 
+    def warm_up(self, device: str) -> None:
+        """On an accelerator, run one block of this model's widths on zeros and drop it again.
+
+        Called before the memory baseline: kernels, heuristics and library workspaces are loaded at their first use, by
+        shape and dtype, and would otherwise count as memory that nobody explains.
+        """
+        if device == "cpu":
+            return
+        lm.exercise(self._model, self._length, torch.device(device))
+
     # --- carrying out ---------------------------------------------------------------------------------------------
 
     def realize(self, materialization_id: str, memory: MemoryRange, loader: Loader) -> Claim:

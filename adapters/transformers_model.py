@@ -6,6 +6,8 @@ length, dtype and attention, so that only how the weights came into memory diffe
 
 from __future__ import annotations
 
+import copy
+import gc
 import inspect
 import re
 from collections.abc import Container, Iterator, Sequence
@@ -169,6 +171,43 @@ def check_plain(model: Any) -> None:
                 raise Unmapped(
                     f"{type(model).__name__} keeps a tensor {path}.{name} that is neither parameter nor buffer"
                 )
+
+
+WARM_UP_TOKENS = (16, 5)
+"""Prompt lengths run before the baseline: matrix libraries choose kernels by the number of rows."""
+
+
+def exercise(model: Any, length: int, device: torch.device) -> None:
+    """Prefill and decode with one zeroed block of the model's widths on `device`, then free what was allocated for it."""
+    config = copy.deepcopy(model.config)
+    config.get_text_config().num_hidden_layers = 1
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:1]
+    with torch.device("meta"):
+        block = AutoModelForCausalLM.from_config(
+            config, dtype=model.dtype, attn_implementation=attention_of(model), trust_remote_code=False
+        )
+    buffers = computed_buffers(block)
+    block = block.to_empty(device=device).eval()
+    for tensor in block.state_dict(keep_vars=True).values():
+        tensor.data.zero_()
+    for name, value in buffers.items():
+        set_buffer(block, name, value.to(device))
+    cache = meta_cache(block, length)
+    slots = {
+        name: torch.zeros(getattr(layer, leaf).shape, dtype=getattr(layer, leaf).dtype, device=device)
+        for name, layer, leaf in cache_slots(cache)
+    }
+    place_cache(cache, slots, device)
+    for count in WARM_UP_TOKENS:
+        cache.reset()
+        prefill(block, cache, torch.zeros(min(count, length - 2), dtype=torch.int64))
+        decode(block, cache, torch.zeros(2, dtype=torch.int64))
+    del block, cache, slots
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
 
 
 # --- buffers that no checkpoint holds ----------------------------------------------------------------------------

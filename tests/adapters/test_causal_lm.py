@@ -525,3 +525,13 @@ def test_on_a_gpu_every_tensor_lies_there_and_decode_is_exact(
     del run
     gc.collect()
     ranges.free_all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_warm_up_runs_one_block_and_leaves_nothing(family: str, tmp_path: Path) -> None:
+    model = lm.build(open_checkpoint(tiny_model(tmp_path / "model", family)))
+    before = storages()
+    lm.exercise(model, 32, torch.device("cpu"))
+    assert storages() == before
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert model.config.num_hidden_layers == 2
