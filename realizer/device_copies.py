@@ -100,6 +100,32 @@ def _inside(offset: int, length: int, memory: MemoryRange) -> None:
         )
 
 
+POOLED_STREAMS = 32
+"""Streams that torch keeps for a device and hands out in turn (c10/cuda/CUDAStream.cpp)."""
+
+
+def warm_up(device: str) -> None:
+    """Have each of torch's streams make one copy each way, so that what the driver keeps for them is there already.
+
+    Called before the memory baseline. Readers and hashing threads use these streams later, one each.
+    """
+    import torch
+
+    from realizer.memory import ACCELERATOR_VRAM, SYSTEM_RAM, allocate
+
+    host = allocate(SYSTEM_RAM, 4096, owner="warm-up", pinned=True)
+    there = allocate(ACCELERATOR_VRAM, 4096, owner="warm-up", device=device)
+    near, far = host.tensor(torch.uint8, (4096,)), there.tensor(torch.uint8, (4096,))
+    for _ in range(POOLED_STREAMS):
+        with torch.cuda.stream(torch.cuda.Stream(device=device)):
+            far.copy_(near, non_blocking=True)
+            near.copy_(far, non_blocking=True)
+    torch.cuda.synchronize(device)
+    del near, far
+    host.free()
+    there.free()
+
+
 class Slot(Protocol):
     """A part of the ring, with the event that says when the last copy out of it is done."""
 

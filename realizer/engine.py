@@ -56,7 +56,7 @@ from ledger.fold import RunState, fold
 from ledger.plan import Execution, Materialization, Plan
 from ledger.reconcile import Judgement, judge
 from ledger.reconcile.staging import qualifying_ids
-from realizer import decode, environment
+from realizer import decode, device_copies, environment
 from realizer.adapter import Adapter, Layout, PlanHandle, ReferenceFixture
 from realizer.checkpoint import Checkpoint, open_checkpoint
 from realizer.content import content_of
@@ -316,6 +316,8 @@ class _Realization:
         own = getattr(adapter, "warm_up", None)
         for device in ["cpu", *self._accelerators()]:
             decode.warm_up(device)
+            if device != "cpu":
+                device_copies.warm_up(device)
             if own is not None:
                 own(device)
 
