@@ -21,6 +21,8 @@ from tests.realizer.planted import MIB, SIZE, measure
 torch = pytest.importorskip("torch")
 
 HOST = ("system-ram", "shared-memory")
+NOISE = 4 * MIB
+"""What an interpreter's own pages move by, whatever it does; the copies here are SIZE, 32 MiB."""
 
 
 @pytest.fixture(params=[*HOST, "accelerator-vram"])
@@ -40,11 +42,11 @@ def area(request: pytest.FixtureRequest) -> Any:
 
 def test_a_private_range_is_rss_anon_and_goes_back_whole() -> None:
     found = measure("private_range")
-    assert abs(found["filled"]["rss_anon"] - SIZE) < MIB
+    assert abs(found["filled"]["rss_anon"] - SIZE) < NOISE
     assert found["filled"]["rss_shmem"] == 0
     assert found["mapped"] == 1
-    assert abs(found["freed"]["rss_anon"] + SIZE) < MIB
-    assert abs(found["rest"]["tree_sum"]) < MIB
+    assert abs(found["freed"]["rss_anon"] + SIZE) < NOISE
+    assert abs(found["rest"]["tree_sum"]) < NOISE
     assert found["mapped_after"] == 0
 
 
@@ -52,15 +54,15 @@ def test_a_shared_range_is_rss_shmem_counted_once_and_goes_back_whole() -> None:
     found = measure("shared_range")
     assert found["filled"]["rss_shmem"] == SIZE
     assert found["filled"]["new_file_mappings"] == 0
-    assert abs(found["filled"]["tree_sum"] - SIZE) < MIB
+    assert abs(found["filled"]["tree_sum"] - SIZE) < NOISE
     assert found["rest"]["rss_shmem"] == 0
     assert found["mapped_after"] == 0
 
 
 def test_staging_goes_back_and_the_bank_stays() -> None:
     found = measure("staged_into_shared")
-    assert abs(found["peak"]["tree_sum"] - 2 * SIZE) < MIB
-    assert abs(found["rest"]["rss_anon"]) < 32 * MIB / 32
+    assert abs(found["peak"]["tree_sum"] - 2 * SIZE) < NOISE
+    assert abs(found["rest"]["rss_anon"]) < NOISE
     assert found["rest"]["rss_shmem"] == SIZE
     assert found["ratio"] > 0.97
     assert found["mapped"] == 0
@@ -76,7 +78,7 @@ def test_another_mapping_at_the_same_addresses_is_not_the_freed_range() -> None:
 
 
 def test_a_forked_child_does_not_keep_staging() -> None:
-    assert abs(measure("forked_child_without_staging")["tree_sum"] + SIZE) < MIB
+    assert abs(measure("forked_child_without_staging")["tree_sum"] + SIZE) < NOISE
 
 
 # --- tensors over a range -----------------------------------------------------------------------------------------
