@@ -70,10 +70,10 @@ def test_staging_goes_back_and_the_bank_stays() -> None:
 
 def test_another_mapping_at_the_same_addresses_is_not_the_freed_range() -> None:
     found = measure("address_taken_again")
-    assert found["foreign_took_it"], "the kernel gave other addresses: the case was not met"
+    if not (found["foreign_took_it"] and found["ours_took_it"]):
+        pytest.skip("the kernel gave other addresses: the case was not met")
     assert found["mapped"] == 0
     assert "another mapping" in found["detail"]
-    assert found["ours_took_it"], "the kernel gave other addresses: the case was not met"
     assert (found["mapped_by_ours"], found["ours"]) == (0, 1)
 
 

@@ -84,7 +84,7 @@ class KeepsTheFileMapped(AfterLoading):
 
 class KeepsAnUnlinkedScratchMap(AfterLoading):
     def plant(self, memory: Any) -> None:
-        with tempfile.TemporaryFile(dir=Path.cwd() / "build") as scratch:
+        with tempfile.TemporaryFile(dir=self._checkpoint.directory) as scratch:
             scratch.truncate(COPY)
             mapping = mmap.mmap(scratch.fileno(), COPY)
         mapping[:] = b"\x01" * COPY
