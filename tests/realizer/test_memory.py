@@ -64,14 +64,12 @@ def test_staging_goes_back_and_the_bank_stays() -> None:
     assert abs(found["peak"]["tree_sum"] - 2 * SIZE) < NOISE
     assert abs(found["rest"]["rss_anon"]) < NOISE
     assert found["rest"]["rss_shmem"] == SIZE
-    assert found["ratio"] > 0.97
+    assert found["ratio"] >= 1 - NOISE / SIZE
     assert found["mapped"] == 0
 
 
 def test_another_mapping_at_the_same_addresses_is_not_the_freed_range() -> None:
     found = measure("address_taken_again")
-    if not (found["foreign_took_it"] and found["ours_took_it"]):
-        pytest.skip("the kernel gave other addresses: the case was not met")
     assert found["mapped"] == 0
     assert "another mapping" in found["detail"]
     assert (found["mapped_by_ours"], found["ours"]) == (0, 1)
