@@ -197,8 +197,8 @@ class HeldPagesWatch:
             except ProcessGone:
                 continue
             for entry in entries:
-                if entry.inode == 0 or not entry.path.startswith("/") or _is_device(entry):
-                    continue
+                if not entry.path.startswith("/") or _is_device(entry):
+                    continue  # inode 0 says nothing: the first System V segment after a start of the machine has it
                 key = (entry.device, entry.inode, entry.path)
                 file = found.get(key)
                 if file is None:

@@ -37,6 +37,7 @@ class Mapping:
     """One line of maps: addresses `start` to `end`, permissions, and the file behind it where there is one.
 
     `path` is empty for plain anonymous memory; for an unlinked file it comes without the kernel's " (deleted)".
+    `inode` is 0 for anonymous memory, and also for the System V segment of id 0: ids stand in for inodes there.
     """
 
     start: int

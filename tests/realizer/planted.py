@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import pytest
 from ledger.events import MemorySampled
 from realizer.memory import PrivateRange, Ranges, SharedRange
 from realizer.probes import Probes
+from realizer.procfs import Mapping, MappingUse, ProcFS
 
 MIB = 1024 * 1024
 SIZE = 32 * MIB
@@ -364,14 +366,39 @@ def unmapped_memfd() -> dict[str, Any]:
     return growth(before, probes.sample("planted"))
 
 
+class FirstSegmentProc(ProcFS):
+    """As after a start of the machine: maps shows the first System V segment with its id 0 in the inode's place."""
+
+    def maps(self, pid: int) -> list[Mapping]:
+        return [_first_segment(entry) for entry in super().maps(pid)]
+
+    def smaps(self, pid: int) -> Iterator[MappingUse]:
+        for use in super().smaps(pid):
+            yield replace(use, mapping=_first_segment(use.mapping))
+
+
+def _first_segment(entry: Mapping) -> Mapping:
+    return replace(entry, inode=0) if entry.path.startswith("/SYSV") else entry
+
+
 @plant
 def detached_segment() -> dict[str, Any]:
     """A System V segment, filled and detached: no process maps it, no descriptor holds it, no folder lists it."""
+    return _segment(ProcFS())
+
+
+@plant
+def first_segment() -> dict[str, Any]:
+    """The same, and the first since the machine started."""
+    return _segment(FirstSegmentProc())
+
+
+def _segment(proc: ProcFS) -> dict[str, Any]:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.shmat.restype = ctypes.c_void_p
     libc.shmat.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
     libc.shmdt.argtypes = (ctypes.c_void_p,)
-    probes = Probes(Ranges(), [])
+    probes = Probes(Ranges(), [], proc=proc)
     probes.baseline()
     before = probes.sample("before")
     segment = libc.shmget(0, ctypes.c_size_t(SIZE), 0o600)

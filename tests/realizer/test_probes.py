@@ -91,8 +91,9 @@ def test_emptying_a_shared_map_gives_nothing_back() -> None:
     assert near(found["emptied"]["tree_sum"], SIZE), "what is true"
 
 
-def test_a_segment_that_nobody_has_attached_still_holds_its_pages() -> None:
-    found = measure("detached_segment")
+@pytest.mark.parametrize("plant", ["detached_segment", "first_segment"])
+def test_a_segment_that_nobody_has_attached_still_holds_its_pages(plant: str) -> None:
+    found = measure(plant)
     assert near(found["attached"]["new_file_mappings"], SIZE)
     assert near(found["attached"]["tree_sum"], SIZE)
     assert found["detached"]["rss_shmem"] == 0
