@@ -22,7 +22,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ledger import canonical, database, schema
-from ledger.events import Actor, Draft, MaterializationStarted, first_previous, timestamp, uuid7
+from ledger.bodies import MaterializationStarted
+from ledger.events import Actor, first_previous
+from ledger.recording import Draft, timestamp, uuid7
 from ledger.store import Store
 from tests.builders.runs import opened, small_plan
 

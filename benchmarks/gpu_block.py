@@ -34,12 +34,14 @@ from adapters.qwen3_5_moe.published import R1_MACHINE
 from adapters.qwen3_5_moe.shape import PUBLISHED, TINY
 from adapters.qwen3_5_moe.synth import revision_of, write_checkpoint
 from adapters.qwen3_5_moe.unplanned import load_block
+from ledger.bodies import PlanFrozen, VerdictRecorded
 from ledger.errors import PlanRejected
-from ledger.events import Actor, Event, PlanFrozen, Recorder, VerdictRecorded, uuid7
+from ledger.events import Actor, Event
 from ledger.evidence import verify
 from ledger.export import export_run
 from ledger.plan import Plan, freeze, parse_plan
 from ledger.reconcile import JUDGE_VERSION, Judgement
+from ledger.recording import Recorder, uuid7
 from ledger.store import Store
 from realizer import engine
 from realizer.adapter import PlanHandle

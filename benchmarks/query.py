@@ -17,9 +17,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from ledger.bodies import VerdictRecorded
 from ledger.canonical import encode
-from ledger.events import Actor, Draft, VerdictRecorded, uuid7
+from ledger.events import Actor
 from ledger.query import NAMED, run_query
+from ledger.recording import Draft, uuid7
 from ledger.store import Store
 from tests.builders.runs import clean_bodies, edited_plan, small_plan
 

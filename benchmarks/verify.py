@@ -24,8 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ledger import canonical, database, keys
 from ledger.audit import verify_ledger
-from ledger.events import Actor, Draft, ListLedger, MaterializationReleased, PlanFrozen
+from ledger.bodies import MaterializationReleased, PlanFrozen
+from ledger.events import Actor
 from ledger.export import export_run
+from ledger.recording import Draft, ListLedger
 from ledger.store import Store
 from tests.builders.judged import add_run, fill, run_bodies, run_id, stored
 from tests.builders.runs import count, edited_plan, opened, size, small_plan

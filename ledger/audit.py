@@ -16,12 +16,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic_core import from_json, to_json
 
 from ledger import canonical, pins
+from ledger.bodies import BODY_BY_TYPE, PlanFrozen, RunOpened
 from ledger.canonical import LEAF_PREFIX
 from ledger.checkpoints import Checkpoint, NoteForged, parse_checkpoint, verify_note
 from ledger.database import squeeze
 from ledger.documents import Checks, CheckState, Problem, ProblemCode, VerificationDocument
 from ledger.errors import EventError, LedgerError, PlanError, TallyError
-from ledger.events import BODY_BY_TYPE, ENVELOPE_VERSION, NO_PLAN, UPCASTS, PlanFrozen, RunOpened
+from ledger.events import ENVELOPE_VERSION, NO_PLAN, UPCASTS
 from ledger.merkle import Frontier
 from ledger.plan import parse_plan
 from ledger.schema import SQLITE_TABLES

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ledger.events import Assurance, Measurement, Verdict
+from ledger.bodies import Assurance, Verdict
+from ledger.measurement import Measurement
 
 Severity = Literal["error", "unknown", "note"]
 Outcome = Literal["completed", "failed", "aborted", "rejected", "incomplete"]

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from ledger.bodies import RunOpened, VerdictRecorded
 from ledger.checkpoints import Checkpoint, NoteError, parse_checkpoint
 from ledger.documents import Checks, CheckState, Problem, ProblemCode, VerificationDocument
 from ledger.errors import EvidenceBroken, TallyError
-from ledger.events import RunOpened, VerdictRecorded
 from ledger.evidence_checks import CheckName, Fault, fault, structural_faults
 from ledger.evidence_form import PriorRun, pre_authentication_encoding
 from ledger.evidence_open import Envelope, Evidence, open_envelope, read_statement

@@ -11,23 +11,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ledger import canonical
+from ledger.bodies import MaterializationObserved, PlanFrozen, RunOpened, VerdictRecorded
 from ledger.canonical import StrictJsonError
 from ledger.documents import Problem, ProblemCode
 from ledger.errors import EventError, EvidenceBroken
-from ledger.events import (
-    NO_PLAN,
-    Event,
-    MaterializationObserved,
-    PlanFrozen,
-    Recorded,
-    RunOpened,
-    VerdictRecorded,
-    read_event,
-)
+from ledger.events import NO_PLAN, Event, read_event
 from ledger.evidence_form import SealedEvent, Subject
 from ledger.evidence_open import Evidence, decode_base64, hex_nodes
 from ledger.merkle import verify_inclusion
 from ledger.plan import Plan
+from ledger.recording import Recorded
 
 CheckName = Literal["signature", "pin", "chain", "plan", "blobs", "judge"]
 

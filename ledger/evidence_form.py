@@ -12,8 +12,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from ledger.bodies import Assurance, EnvironmentObserved, Verdict
 from ledger.documents import Accounting, Finding, Outcome
-from ledger.events import Assurance, EnvironmentObserved, Frozen, Measurement, Measurements, Verdict
+from ledger.measurement import Frozen, Measurement, Measurements
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"

@@ -17,7 +17,7 @@ from ledger import canonical
 from ledger.canonical import StrictJsonError
 from ledger.checkpoints import Checkpoint, NoteError, parse_checkpoint
 from ledger.errors import EventError, EvidenceBroken, PlanError
-from ledger.events import Event, Recorded, read_event
+from ledger.events import Event, read_event
 from ledger.evidence_form import (
     MAX_FILE_BYTES,
     MAX_STRUCTURE,
@@ -28,6 +28,7 @@ from ledger.evidence_form import (
     to_json,
 )
 from ledger.plan import Plan, parse_plan
+from ledger.recording import Recorded
 
 MAX_EXPLAINED_BYTES = 1024 * 1024
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from ledger.bodies import Assurance
 from ledger.errors import TallyError
-from ledger.events import Assurance
 
 POLICY_FORMAT = "tally.policy/1"
 MAX_POLICY_BYTES = 1024 * 1024

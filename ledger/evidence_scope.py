@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ledger.documents import Finding
-from ledger.events import (
+from ledger.bodies import (
     Assurance,
     DecodeRan,
     EnvironmentObserved,
-    Event,
     FreezingReference,
     MaterializationObserved,
     ReclamationObserved,
@@ -21,6 +19,8 @@ from ledger.events import (
     SourceWatched,
     Verdict,
 )
+from ledger.documents import Finding
+from ledger.events import Event
 from ledger.evidence_form import (
     Scope,
     SealedAccounting,

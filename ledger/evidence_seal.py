@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ledger import canonical
+from ledger.bodies import RunOpened
 from ledger.checkpoints import Checkpoint, format_checkpoint
 from ledger.errors import EvidenceBroken
-from ledger.events import Event, Recorded, RunOpened, read_event
+from ledger.events import Event, read_event
 from ledger.evidence_checks import expected_blobs, structural_faults, subjects
 from ledger.evidence_form import (
     FORMAT,
@@ -33,6 +34,7 @@ from ledger.evidence_open import open_envelope, read_statement
 from ledger.evidence_scope import conclude
 from ledger.keys import key_id
 from ledger.plan import parse_plan
+from ledger.recording import Recorded
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,15 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ledger import canonical
+from ledger.bodies import RunClosed, RunOpened, VerdictRecorded
 from ledger.checkpoints import Checkpoint
 from ledger.errors import LedgerBroken, NotFound, PlanError, TallyError
-from ledger.events import Event, Recorded, RunClosed, RunOpened, VerdictRecorded, read_event
+from ledger.events import Event, read_event
 from ledger.evidence import Evidence, EvidenceInput, LedgerView, PriorRun, Proven, seal
 from ledger.evidence_checks import blob_references
 from ledger.merkle import HASH_BYTES, Frontier, inclusion_proofs
 from ledger.plan import Plan, parse_plan
+from ledger.recording import Recorded
 from ledger.store import Store
 
 _SIGNS = tuple(f'"type":"{body.TYPE}"' for body in (RunOpened, RunClosed, VerdictRecorded))

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from ledger.events import (
+from ledger.bodies import (
     AFTER_CLOSE,
     AuthorityEstablished,
     Body,
     DecodeRan,
     Deviation,
     EnvironmentObserved,
-    Event,
     ExecutionActivated,
     MaterializationFailed,
     MaterializationObserved,
@@ -25,7 +24,6 @@ from ledger.events import (
     MaterializationReleased,
     MaterializationSkipped,
     MaterializationStarted,
-    Measurement,
     MemorySampled,
     PlanAccepted,
     PlanFrozen,
@@ -41,6 +39,8 @@ from ledger.events import (
     SourceWatched,
     VerdictRecorded,
 )
+from ledger.events import Event
+from ledger.measurement import Measurement
 from ledger.run_state import (
     BELIEVED,
     KEPT,

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ledger import canonical
-from ledger.errors import TallyError
-from ledger.events import (
+from ledger.bodies import (
     AuthorityEstablished,
     Body,
     BoundState,
@@ -25,7 +24,6 @@ from ledger.events import (
     ExecutionActivated,
     MaterializationObserved,
     MaterializationReleased,
-    Measurement,
     ModelIdentity,
     ObservedComputeUnit,
     ObservedMemoryResource,
@@ -40,8 +38,9 @@ from ledger.events import (
     SourceAccessed,
     SourceWatched,
     Violation,
-    unavailable,
 )
+from ledger.errors import TallyError
+from ledger.measurement import Measurement, unavailable
 from ledger.plan import Plan
 from ledger.r1_memory import memory_report, reclamation, samples
 from ledger.r1_reading import DECODED, POPULATED, RELEASED, STAGED, Source, derived, is_released, says, silent

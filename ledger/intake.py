@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from ledger import canonical
 from ledger.errors import EventError, LedgerError
-from ledger.events import Draft, Recorded, read_event
+from ledger.events import read_event
 from ledger.evidence import open_evidence
 from ledger.evidence_open import Evidence
+from ledger.recording import Draft, Recorded
 from ledger.store import Store
 
 PLAN_MEDIA_TYPE = "application/json"

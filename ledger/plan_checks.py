@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
-from ledger.events import Violation
+from ledger.bodies import Violation
 from ledger.plan import Link, Plan
 from ledger.plan_diff import plan_differences
 from ledger.plan_doctrine import DOCTRINE_CHECKS, node_of_resources

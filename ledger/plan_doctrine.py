@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
-from ledger.events import Violation
+from ledger.bodies import Violation
 from ledger.plan import (
     ComputeUnit,
     ForbiddenMaterialization,

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ledger.bodies import Violation
 from ledger.canonical import MAX_SAFE_INTEGER
-from ledger.events import Violation
 from ledger.plan import (
     R1_SCHEMA,
     LogicalStateUnit,

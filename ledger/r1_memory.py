@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from ledger.events import Body, Census, Measurement, Measurements, MemorySampled, ReclamationObserved
+from ledger.bodies import Body, Census, MemorySampled, ReclamationObserved
+from ledger.measurement import Measurement, Measurements
 from ledger.r1_reading import DECODED, RELEASED, Source, derived, is_released, says, silent
 from ledger.r1_result import ObservedMaterialization, ProcessCheckpoint
 

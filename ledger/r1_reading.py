@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import takewhile
 
-from ledger.events import Measurement, stated, unavailable
+from ledger.measurement import Measurement, stated, unavailable
 from ledger.plan import Plan
 from ledger.r1_result import (
     CorrectnessReport,

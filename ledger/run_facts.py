@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from ledger.events import AddressRange, BoundState, Measurement, Measurements
+from ledger.bodies import AddressRange, BoundState
 from ledger.fold import DecodeState, DeviationState, Extremes, MaterializationState, RunState, trust
+from ledger.measurement import Measurement, Measurements
 
 Rule = Literal["exact", "incidental", "memory", "time"]
 """How a fact is compared. `exact`: any difference is one. `incidental`: names, ids, addresses and counters of the

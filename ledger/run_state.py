@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from ledger.documents import Outcome
-from ledger.events import (
+from ledger.bodies import (
     AuthorityEstablished,
     Body,
     EnvironmentObserved,
@@ -21,7 +20,6 @@ from ledger.events import (
     MaterializationReleased,
     MaterializationSkipped,
     MaterializationStarted,
-    Measurement,
     MemorySampled,
     PlanAccepted,
     PlanFrozen,
@@ -37,6 +35,8 @@ from ledger.events import (
     SourceWatched,
     VerdictRecorded,
 )
+from ledger.documents import Outcome
+from ledger.measurement import Measurement
 
 KEPT = 4
 """How many of many like things are kept: the first three and the last; of distinct values, the first four."""

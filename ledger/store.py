@@ -15,12 +15,14 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from ledger import canonical, database, schema
+from ledger.bodies import PlanFrozen
 from ledger.checkpoints import ORIGIN
 from ledger.database import Database, Refused, SqliteDatabase, Transaction
 from ledger.documents import RunSummary
 from ledger.errors import Conflict, EventError, LedgerBroken, LedgerError, NotFound
-from ledger.events import Draft, Event, PlanFrozen, Recorded, first_previous, read_event, timestamp, uuid7
+from ledger.events import Event, first_previous, read_event
 from ledger.postgres import PostgresDatabase
+from ledger.recording import Draft, Recorded, timestamp, uuid7
 
 PAGE = 2_000
 """Rows read at a time: no read transaction outlives a page, so a long reading never holds up writers."""

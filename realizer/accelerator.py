@@ -6,7 +6,7 @@ import sys
 from collections.abc import Collection
 from typing import Any
 
-from ledger.events import Measurement, Measurements, measured, unavailable
+from ledger.measurement import Measurement, Measurements, measured, unavailable
 from realizer.memory import Ranges
 
 BYTES = "bytes"

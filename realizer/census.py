@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ledger.events import Census, Measurement, measured
+from ledger.bodies import Census
+from ledger.measurement import Measurement, measured
 from realizer.adapter import Layout, TensorPlace
 from realizer.memory import DeviceRange, MemoryRange, Ranges
 

@@ -24,8 +24,9 @@ from threading import Lock
 from typing import Any, NamedTuple, NoReturn
 
 from ledger import canonical
+from ledger.bodies import CheckpointFile, ModelIdentity
 from ledger.errors import CheckpointError
-from ledger.events import CheckpointFile, Measurement, ModelIdentity, measured, stated, unavailable
+from ledger.measurement import Measurement, measured, stated, unavailable
 from realizer.adapter import DTYPE_BITS
 
 SINGLE_FILE = "model.safetensors"

@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ledger.canonical import sha256_digest
-from ledger.events import Measurement, measured, unavailable
+from ledger.measurement import Measurement, measured, unavailable
 from realizer.adapter import Layout, TensorPlace
 from realizer.checkpoint import collector_paused
 from realizer.memory import SYSTEM_RAM, MemoryRange, allocate

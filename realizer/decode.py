@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ledger.bodies import DecodeRan, Deviation
 from ledger.canonical import sha256_digest
 from ledger.errors import TallyError
-from ledger.events import DecodeRan, Deviation, Measurement, measured, unavailable
+from ledger.measurement import Measurement, measured, unavailable
 from ledger.plan import Correctness
 from realizer.adapter import Adapter, PlanHandle, ReferenceFixture, StepOutput
 

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ledger.errors import TallyError
-from ledger.events import Measurement, measured, unavailable
+from ledger.measurement import Measurement, measured, unavailable
 from realizer.memory_range import (
     ACCELERATOR_VRAM,
     LIVE,

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ledger import canonical
+from ledger.bodies import EnvironmentObserved, ObservedComputeUnit, ObservedMemoryResource
 from ledger.errors import TallyError
-from ledger.events import EnvironmentObserved, Measurement, ObservedComputeUnit, ObservedMemoryResource
+from ledger.measurement import Measurement
 from ledger.plan import (
     DEFAULT_GIVE_BACK_RATIO,
     DEFAULT_HOST_NOISE_BYTES,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ledger import canonical
+from ledger.bodies import EnvironmentObserved
 from ledger.errors import CheckpointError, TallyError
-from ledger.events import EnvironmentObserved
 from ledger.plan import (
     DEFAULT_GIVE_BACK_RATIO,
     DEFAULT_HOST_NOISE_BYTES,

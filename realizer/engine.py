@@ -19,15 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ledger.canonical import sha256_digest
-from ledger.errors import CheckpointError, PlanRejected, RealizationFailed, TallyError
-from ledger.events import (
+from ledger.bodies import (
     AddressRange,
     AuthorityEstablished,
     Body,
     BoundState,
     EnvironmentObserved,
-    Event,
     ExecutionActivated,
     FreezingReference,
     MaterializationFailed,
@@ -35,27 +32,26 @@ from ledger.events import (
     MaterializationRealized,
     MaterializationReleased,
     MaterializationStarted,
-    Measurement,
     MemorySampled,
     PlanAccepted,
     PlanReference,
     PlanRejectedEvent,
-    Recorded,
     ReferenceBound,
     ReleaseAuthorized,
     ReleaseRefused,
     RunClosed,
     RunOpened,
     Violation,
-    claimed,
-    measured,
-    read_event,
-    unavailable,
 )
+from ledger.canonical import sha256_digest
+from ledger.errors import CheckpointError, PlanRejected, RealizationFailed, TallyError
+from ledger.events import Event, read_event
 from ledger.fold import RunState, fold
+from ledger.measurement import Measurement, claimed, measured, unavailable
 from ledger.plan import Execution, Materialization, Plan
 from ledger.reconcile import Judgement, judge
 from ledger.reconcile.staging import qualifying_ids
+from ledger.recording import Recorded
 from realizer import decode, device_copies, environment
 from realizer.adapter import Adapter, Layout, PlanHandle, ReferenceFixture
 from realizer.checkpoint import Checkpoint, open_checkpoint

@@ -12,16 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ledger.bodies import EnvironmentObserved, ObservedComputeUnit, ObservedMemoryResource
 from ledger.canonical import MAX_SAFE_INTEGER
-from ledger.events import (
-    EnvironmentObserved,
-    Measurement,
-    Measurements,
-    ObservedComputeUnit,
-    ObservedMemoryResource,
-    measured,
-    unavailable,
-)
+from ledger.measurement import Measurement, Measurements, measured, unavailable
 from realizer.machine_memory import CGROUP_FILES, memory_cgroup
 from realizer.memory import ACCELERATOR_VRAM, SHARED_MEMORY, SYSTEM_RAM
 from realizer.procfs import ProcFS, Unreadable

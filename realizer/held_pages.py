@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ledger.events import Measurement, measured, unavailable
+from ledger.measurement import Measurement, measured, unavailable
 from realizer.memory import Ranges, SharedRange
 from realizer.memory_files import FilePlace, detached_segments, memory_devices, shmem_device, tmpfs_files
 from realizer.procfs import BLOCK, PAGE, Mapping, ProcessGone, ProcFS, Unreadable, mapped_as, printable

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ledger.errors import TallyError
-from ledger.events import Measurement, measured, unavailable
+from ledger.measurement import Measurement, measured, unavailable
 from realizer.memory_range import (
     LIVE,
     SHARED_MEMORY,

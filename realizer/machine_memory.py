@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from ledger.canonical import MAX_SAFE_INTEGER
-from ledger.events import Measurement, Measurements, measured, unavailable
+from ledger.measurement import Measurement, Measurements, measured, unavailable
 from realizer.procfs import ProcFS, Unreadable
 
 HOST_FIELDS = {

@@ -6,8 +6,9 @@ import weakref
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from ledger.bodies import AddressRange
 from ledger.errors import TallyError
-from ledger.events import AddressRange, Measurement, measured, unavailable
+from ledger.measurement import Measurement, measured, unavailable
 
 if TYPE_CHECKING:
     import torch

@@ -6,14 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from ledger.events import (
-    Measurement,
-    Measurements,
-    ObservedComputeUnit,
-    ObservedMemoryResource,
-    measured,
-    unavailable,
-)
+from ledger.bodies import ObservedComputeUnit, ObservedMemoryResource
+from ledger.measurement import Measurement, Measurements, measured, unavailable
 from realizer.memory import ACCELERATOR_VRAM
 
 CUDA_KIND = "cuda-gpu"

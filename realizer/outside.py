@@ -7,15 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ledger.events import (
-    EnvironmentObserved,
-    MaterializationObserved,
-    Measurement,
-    MemorySampled,
-    ReclamationObserved,
-    measured,
-    unavailable,
-)
+from ledger.bodies import EnvironmentObserved, MaterializationObserved, MemorySampled, ReclamationObserved
+from ledger.measurement import Measurement, measured, unavailable
 from ledger.plan import Materialization, Plan
 from ledger.reconcile.environment import bind_environment
 from realizer.witness import tree_sum

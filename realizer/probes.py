@@ -16,16 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ledger.events import (
-    Census,
-    MaterializationObserved,
-    Measurement,
-    Measurements,
-    MemorySampled,
-    ReclamationObserved,
-    measured,
-    unavailable,
-)
+from ledger.bodies import Census, MaterializationObserved, MemorySampled, ReclamationObserved
+from ledger.measurement import Measurement, Measurements, measured, unavailable
 from ledger.plan import Materialization
 from realizer import accelerator, census, machine_memory, process_tree
 from realizer.adapter import Layout

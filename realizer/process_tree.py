@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ledger.events import Measurement, Measurements, measured, unavailable
+from ledger.measurement import Measurement, Measurements, measured, unavailable
 from realizer.procfs import ProcessGone, ProcFS, Unreadable
 
 STATUS_FIELDS = {

@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from importlib import metadata, util
 from pathlib import Path
 
+from ledger.bodies import AdapterIdentity, SoftwareIdentity
 from ledger.errors import TallyError
-from ledger.events import AdapterIdentity, Measurement, Measurements, SoftwareIdentity, measured, unavailable
+from ledger.measurement import Measurement, Measurements, measured, unavailable
 from ledger.plan import Plan
 from realizer.adapter import ENTRY_POINT_GROUP, Adapter, adapter_for
 

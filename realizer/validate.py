@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ledger.bodies import EnvironmentObserved, Violation
 from ledger.errors import NotFound, TallyError
-from ledger.events import EnvironmentObserved, Violation
 from ledger.plan import Plan
 from ledger.plan_checks import check_plan
 from ledger.reconcile.environment import bind_environment

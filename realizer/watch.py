@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ledger.events import Measurement, SourceAccessed, SourceWatched, measured, unavailable
+from ledger.bodies import SourceAccessed, SourceWatched
+from ledger.measurement import Measurement, measured, unavailable
 from realizer import process_tree
 from realizer.fanotify import OTHER_PROCESS, OpenerQueue
 from realizer.inotify import FileId, Inotify

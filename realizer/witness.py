@@ -16,18 +16,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from ledger.bodies import Body, EnvironmentObserved, MemorySampled, SourceAccessed, SourceWatched
 from ledger.errors import NotFound
-from ledger.events import (
-    Body,
-    EnvironmentObserved,
-    Measurement,
-    Measurements,
-    MemorySampled,
-    SourceAccessed,
-    SourceWatched,
-    measured,
-    unavailable,
-)
+from ledger.measurement import Measurement, Measurements, measured, unavailable
 from realizer import machine_memory, process_tree
 from realizer.environment import observe_environment
 from realizer.held_pages import HeldPages, HeldPagesWatch

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ledger.bodies import Census
 from ledger.documents import Accounting
-from ledger.events import Census, Measurement, measured, stated, unavailable
 from ledger.fold import MaterializationState, RunState, trust
+from ledger.measurement import Measurement, measured, stated, unavailable
 from ledger.plan import Materialization, Plan
 from ledger.reconcile.peak import is_transient
 from ledger.reconcile.reading import (

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ledger.events import Assurance, MaterializationObserved, Measurement
+from ledger.bodies import Assurance, MaterializationObserved
 from ledger.fold import Extremes, MaterializationState, RunState, trust
+from ledger.measurement import Measurement
 from ledger.plan import Plan
 from ledger.reconcile.reading import persistent, planned_in_order
 from ledger.run_state import READ_AT_EACH_SAMPLE, STANDING_LABELS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ledger.bodies import AuthorityEstablished
 from ledger.documents import Finding
-from ledger.events import AuthorityEstablished
 from ledger.fold import RunState, Seen, trust
 from ledger.plan import Authority, Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding

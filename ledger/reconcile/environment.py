@@ -6,16 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from ledger.bodies import CheckpointFile, EnvironmentObserved, ObservedComputeUnit, ObservedMemoryResource, Violation
 from ledger.documents import Finding
-from ledger.events import (
-    CheckpointFile,
-    EnvironmentObserved,
-    Measurement,
-    ObservedComputeUnit,
-    ObservedMemoryResource,
-    Violation,
-)
 from ledger.fold import RunState, Seen, trust
+from ledger.measurement import Measurement
 from ledger.plan import ComputeUnit, MemoryResource, Plan, PlannedFile
 from ledger.reconcile.catalogue import Invariant, declare, finding
 from ledger.reconcile.peak import required_bytes

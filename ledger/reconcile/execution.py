@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ledger.bodies import ExecutionActivated
 from ledger.documents import Finding
-from ledger.events import ExecutionActivated
 from ledger.fold import RunState, Seen
 from ledger.plan import Execution, Plan, RequiredState
 from ledger.reconcile.catalogue import Invariant, declare, finding

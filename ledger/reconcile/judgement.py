@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ledger import canonical
+from ledger.bodies import Assurance, Verdict
 from ledger.documents import Accounting, Finding, RunDocument, VerdictDocument
 from ledger.errors import EventError
-from ledger.events import Assurance, Verdict
 from ledger.fold import RunState
 from ledger.plan import Plan
 from ledger.reconcile.accounting import account

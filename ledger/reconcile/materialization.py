@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ledger.bodies import MaterializationObserved
 from ledger.documents import Finding
-from ledger.events import MaterializationObserved
 from ledger.fold import MaterializationState, RunState, trust
 from ledger.plan import Materialization, Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ledger.events import Census, Measurement, MemorySampled
+from ledger.bodies import Census, MemorySampled
 from ledger.fold import Extremes, MaterializationState, ReclamationState, RunState, Said, Seen, trust
+from ledger.measurement import Measurement
 from ledger.plan import Materialization, Plan
 
 HOST_KINDS = frozenset({"system-ram", "shared-memory"})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ledger.events import Census, Measurement, MemorySampled, measured, unavailable
+from ledger.bodies import Census, MemorySampled
 from ledger.fold import RunState
+from ledger.measurement import Measurement, measured, unavailable
 from ledger.plan import Plan
 from ledger.reconcile.accounting import EVIDENCE_PREFIX
 from ledger.reconcile.peak import is_transient

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ledger import events as e
+from ledger import bodies
 from ledger.documents import Finding
-from ledger.events import Measurement
+from ledger.events import Event
 from ledger.fold import MaterializationState, RunState
+from ledger.measurement import Measurement
 from ledger.plan import Materialization, Plan
 from ledger.reconcile import Judgement
 from ledger.reconcile.peak import required_bytes
@@ -322,10 +323,10 @@ class DecodeRow:
     lookups: str
 
 
-def decode_rows(event: e.Event, already: int) -> list[DecodeRow]:
+def decode_rows(event: Event, already: int) -> list[DecodeRow]:
     """The row of a decode event, or none: for other events, and past `MOST_DECODES`."""
     body = event.body
-    if not isinstance(body, e.DecodeRan) or already >= MOST_DECODES:
+    if not isinstance(body, bodies.DecodeRan) or already >= MOST_DECODES:
         return []
     elapsed = body.elapsed_ns.value
     return [
@@ -358,7 +359,7 @@ class EventRow:
     body: dict[str, Any] | None
 
 
-def event_row(event: e.Event, *, whole: bool) -> EventRow:
+def event_row(event: Event, *, whole: bool) -> EventRow:
     """An event in a line; with `whole`, its body beside it."""
     body = event.body
     return EventRow(
@@ -376,14 +377,14 @@ def event_row(event: e.Event, *, whole: bool) -> EventRow:
 SUBJECTS = ("materialization_id", "execution_id", "label", "logical_state_id")
 
 
-def subject(body: e.Body) -> str:
+def subject(body: bodies.Body) -> str:
     """What the event is about: the id that it names, or nothing."""
     return next((value for name in SUBJECTS if isinstance(value := getattr(body, name, None), str)), "")
 
 
-def summary(body: e.Body) -> str:
+def summary(body: bodies.Body) -> str:
     """What the event says, in a line: its values by name, measurements in their unit."""
-    if isinstance(body, e.MemorySampled):
+    if isinstance(body, bodies.MemorySampled):
         return ", ".join(f"{key} {said(body.process[key])}" for key in PLAIN_FIGURES if key in body.process)
     parts = []
     for name in type(body).model_fields:
@@ -392,7 +393,7 @@ def summary(body: e.Body) -> str:
             continue
         if isinstance(value, Measurement):
             shown = said(value)
-        elif isinstance(value, e.Deviation):
+        elif isinstance(value, bodies.Deviation):
             shown = deviation(value)
         elif isinstance(value, str | int):
             shown = str(value)

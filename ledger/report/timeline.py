@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ledger.events import (
+from ledger.bodies import (
     AFTER_CLOSE,
     AuthorityEstablished,
     DecodeRan,
-    Event,
     ExecutionActivated,
     MaterializationReleased,
-    Measurements,
     MemorySampled,
     ReleaseAuthorized,
     ReleaseRefused,
     RunClosed,
 )
+from ledger.events import Event
 from ledger.fold import RunState
+from ledger.measurement import Measurements
 from ledger.plan import Materialization, Plan
 
 MOST_SAMPLES = 2_000

@@ -8,7 +8,8 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from ledger import canonical
-from ledger.events import Deviation, Measurement
+from ledger.bodies import Deviation
+from ledger.measurement import Measurement
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 LONGEST_VALUE = 2_000

@@ -10,8 +10,9 @@ from ledger.errors import LedgerBroken, LedgerError
 from realizer.cli.rendering import warn
 
 if TYPE_CHECKING:
-    from ledger.events import Body, Draft, Recorded, Recorder
+    from ledger.bodies import Body
     from ledger.reconcile import Judgement
+    from ledger.recording import Draft, Recorded, Recorder
     from ledger.store import Store
     from realizer.cli.resolving import RunSource
 
@@ -54,7 +55,8 @@ def latecomer(
     name: str | None = None,
 ) -> Recorder:
     """A recorder that appends to a stream at its end, as a process that comes later: without the run's clock."""
-    from ledger.events import Actor, Recorder
+    from ledger.events import Actor
+    from ledger.recording import Recorder
 
     return Recorder(
         store.append,
@@ -68,7 +70,8 @@ def latecomer(
 
 def imported_drafts(run_id: str, node_id: str, bodies: Iterable[Body]) -> list[Draft]:
     """Drafts in order for facts that a document declares: no clock of the run ran beside them."""
-    from ledger.events import Actor, Draft, timestamp, uuid7
+    from ledger.events import Actor
+    from ledger.recording import Draft, timestamp, uuid7
 
     return [
         Draft(
@@ -93,7 +96,7 @@ def program() -> str:
 
 def record_verdict(store: Store, source: RunSource, judgement: Judgement) -> Recorded:
     """Append `verdict.recorded` to a closed run, in the judge's name."""
-    from ledger.events import VerdictRecorded
+    from ledger.bodies import VerdictRecorded
     from ledger.reconcile import JUDGE_VERSION
 
     node_id = next(source.events()).node_id

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from ledger.bodies import Assurance, Verdict, Violation
 from ledger.canonical import sha256_digest
 from ledger.documents import Difference, Document, Finding, Outcome
-from ledger.events import Assurance, Measurement, Verdict, Violation
+from ledger.measurement import Measurement
 
 
 class PlanCheckDocument(Document):

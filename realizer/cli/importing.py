@@ -67,8 +67,8 @@ def _evidence(data: bytes, file: str, ledger: str) -> str:
 
 def _result(data: bytes, plan_file: str, ledger: str) -> str:
     """Append the result's events, close the run as it says, and record the verdict."""
-    from ledger.events import uuid7
     from ledger.importers import import_r1_result
+    from ledger.recording import uuid7
     from realizer.cli.access import imported_drafts, record_verdict, writable_ledger
     from realizer.cli.resolving import from_store
 

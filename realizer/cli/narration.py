@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ledger import events as e
+from ledger import bodies
+from ledger.measurement import Measurement
 from realizer.cli.rendering import inert, measured, short_digest, size
 
 CLASSES = (
@@ -18,18 +19,18 @@ CLASSES = (
 """The process tree's classes that are shown, and what they are called there."""
 
 
-def subject(body: e.Body) -> str:
+def subject(body: bodies.Body) -> str:
     """What the event is about: the id that it names, or nothing."""
     for name in ("materialization_id", "execution_id", "label"):
         value = getattr(body, name, None)
         if isinstance(value, str):
             return inert(value)
-    if isinstance(body, e.AuthorityEstablished):
+    if isinstance(body, bodies.AuthorityEstablished):
         return inert(body.logical_state_id)
     return ""
 
 
-def narrate(body: e.Body) -> str:
+def narrate(body: bodies.Body) -> str:
     """What the event says, in one inert line."""
     told = _TOLD.get(type(body))
     return inert(told(body)) if told else ""
@@ -72,20 +73,20 @@ def _reclaimed(body: Any) -> str:
     return f"{body.phase}: ratio {ratio(body.ratio)}, region {region(body.region_mapped)}"
 
 
-def ratio(measurement: e.Measurement) -> str:
+def ratio(measurement: Measurement) -> str:
     """A give-back ratio as a percentage; unknown by its status."""
     value = measurement.value
     return f"{value:.2%}" if isinstance(value, int | float) else measured(measurement)
 
 
-def region(measurement: e.Measurement) -> str:
+def region(measurement: Measurement) -> str:
     """Whether a region still stands in smaps."""
     if measurement.value is None:
         return measured(measurement)
     return "still mapped" if measurement.value else "gone"
 
 
-def deviation(found: e.Deviation) -> str:
+def deviation(found: bodies.Deviation) -> str:
     """How far from the reference: exact, or the largest deviations with NaN and Inf counts."""
     if found.exact.value == 1:
         return "exact"
@@ -116,29 +117,31 @@ def _sampled(body: Any) -> str:
     return ", ".join(f"{name} {measured(value)}" for name, value in shown if value is not None)
 
 
-_TOLD: dict[type[e.Body], Callable[[Any], str]] = {
-    e.PlanFrozen: lambda b: f"{short_digest(b.digest)}{f': {b.note}' if b.note else ''}",
-    e.RunOpened: _opened,
-    e.RunClosed: _closed,
-    e.VerdictRecorded: lambda b: f"{b.verdict}, {b.assurance}{': ' + ', '.join(b.codes) if b.codes else ''}",
-    e.RunSuperseded: lambda b: f"by {b.by}: {b.reason}",
-    e.EnvironmentObserved: _environment,
-    e.PlanAccepted: lambda b: ", ".join(f"{key} {size(value)}" for key, value in sorted(b.required_bytes.items())),
-    e.PlanRejectedEvent: lambda b: "; ".join(f"{v.code} {v.subject}: {v.message}" for v in b.violations),
-    e.ReferenceBound: lambda b: short_digest(measured(b.digest)),
-    e.MaterializationStarted: lambda b: f"{b.role} on {b.memory_resource_id} as {b.representation}",
-    e.MaterializationRealized: _claimed,
-    e.MaterializationObserved: _observed,
-    e.MaterializationSkipped: lambda b: b.reason,
-    e.MaterializationFailed: lambda b: f"{b.error_type}: {b.message}",
-    e.ReleaseAuthorized: lambda b: f"by {', '.join(b.qualifying_ids)}",
-    e.ReleaseRefused: lambda b: b.reason,
-    e.MaterializationReleased: _released,
-    e.ReclamationObserved: _reclaimed,
-    e.AuthorityEstablished: lambda b: f"lineage {measured(b.lineage)} held by {b.materialization_id}",
-    e.ExecutionActivated: lambda b: f"on {measured(b.compute_unit_id)} with {len(b.state)} pieces of state",
-    e.DecodeRan: _decode,
-    e.SourceAccessed: lambda b: f"{b.access} of {measured(b.path)} by {b.attributed_to}, {measured(b.count)} times",
-    e.SourceWatched: _watched,
-    e.MemorySampled: _sampled,
+_TOLD: dict[type[bodies.Body], Callable[[Any], str]] = {
+    bodies.PlanFrozen: lambda b: f"{short_digest(b.digest)}{f': {b.note}' if b.note else ''}",
+    bodies.RunOpened: _opened,
+    bodies.RunClosed: _closed,
+    bodies.VerdictRecorded: lambda b: f"{b.verdict}, {b.assurance}{': ' + ', '.join(b.codes) if b.codes else ''}",
+    bodies.RunSuperseded: lambda b: f"by {b.by}: {b.reason}",
+    bodies.EnvironmentObserved: _environment,
+    bodies.PlanAccepted: lambda b: ", ".join(f"{key} {size(value)}" for key, value in sorted(b.required_bytes.items())),
+    bodies.PlanRejectedEvent: lambda b: "; ".join(f"{v.code} {v.subject}: {v.message}" for v in b.violations),
+    bodies.ReferenceBound: lambda b: short_digest(measured(b.digest)),
+    bodies.MaterializationStarted: lambda b: f"{b.role} on {b.memory_resource_id} as {b.representation}",
+    bodies.MaterializationRealized: _claimed,
+    bodies.MaterializationObserved: _observed,
+    bodies.MaterializationSkipped: lambda b: b.reason,
+    bodies.MaterializationFailed: lambda b: f"{b.error_type}: {b.message}",
+    bodies.ReleaseAuthorized: lambda b: f"by {', '.join(b.qualifying_ids)}",
+    bodies.ReleaseRefused: lambda b: b.reason,
+    bodies.MaterializationReleased: _released,
+    bodies.ReclamationObserved: _reclaimed,
+    bodies.AuthorityEstablished: lambda b: f"lineage {measured(b.lineage)} held by {b.materialization_id}",
+    bodies.ExecutionActivated: lambda b: f"on {measured(b.compute_unit_id)} with {len(b.state)} pieces of state",
+    bodies.DecodeRan: _decode,
+    bodies.SourceAccessed: lambda b: (
+        f"{b.access} of {measured(b.path)} by {b.attributed_to}, {measured(b.count)} times"
+    ),
+    bodies.SourceWatched: _watched,
+    bodies.MemorySampled: _sampled,
 }

@@ -20,8 +20,9 @@ from realizer.cli.options import RunName, json_option, ledger_option, pairs
 from realizer.cli.rendering import emit_json, say, show
 
 if TYPE_CHECKING:
-    from ledger.events import Body, CheckpointFile, EnvironmentObserved, ModelIdentity, Recorded, RunOpened
+    from ledger.bodies import Body, CheckpointFile, EnvironmentObserved, ModelIdentity, RunOpened
     from ledger.plan import Plan
+    from ledger.recording import Recorded
     from ledger.store import Store
     from realizer.witness import Watching
 
@@ -97,7 +98,9 @@ def observe(
     """
     if labels_from_stdin and not follow:
         raise click.UsageError("--labels-from-stdin goes with --follow")
-    from ledger.events import Actor, Recorder, RunClosed, uuid7
+    from ledger.bodies import RunClosed
+    from ledger.events import Actor
+    from ledger.recording import Recorder, uuid7
     from realizer.cli.access import program, writable_ledger
     from realizer.cli.plan_views import read_plan
     from realizer.witness import Watching, Witness, checkpoint_files
@@ -215,7 +218,7 @@ def _opened(
     witness_of: str | None,
     private: bool,
 ) -> RunOpened:
-    from ledger.events import PlanReference, RunOpened
+    from ledger.bodies import PlanReference, RunOpened
     from realizer.cli.realization import freezing
     from realizer.software import process_facts, software_identity
 
@@ -259,7 +262,8 @@ def _identity(checkpoint: str | None, private: bool) -> ModelIdentity | None:
 
 
 def _described(files: list[Path]) -> list[CheckpointFile]:
-    from ledger.events import CheckpointFile, measured, unavailable
+    from ledger.bodies import CheckpointFile
+    from ledger.measurement import measured, unavailable
 
     return [
         CheckpointFile(
@@ -272,7 +276,7 @@ def _described(files: list[Path]) -> list[CheckpointFile]:
 
 
 def _close_as_failed(record: Callable[[Body], Recorded], error: BaseException) -> None:
-    from ledger.events import RunClosed
+    from ledger.bodies import RunClosed
 
     message = " ".join(str(error).split())[:500] or None
     record(

@@ -208,10 +208,12 @@ def freeze(draft: str, reference: str | None, note: str | None, output: str, led
     Example:
       tally plan freeze draft.json --reference reference.safetensors -o plan.json
     """
+    from ledger.bodies import PlanFrozen
     from ledger.canonical import sha256_digest
-    from ledger.events import PlanFrozen, read_event, uuid7
+    from ledger.events import read_event
     from ledger.plan import freeze as seal
     from ledger.plan_checks import check_plan
+    from ledger.recording import uuid7
     from realizer.cli.access import latecomer, shown_ledger, writable_ledger
     from realizer.cli.documents import AppendedDocument
 

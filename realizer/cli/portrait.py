@@ -29,8 +29,8 @@ from realizer.cli.witnessed import witnessed_parts
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from ledger.bodies import ModelIdentity
     from ledger.documents import Accounting, Finding
-    from ledger.events import ModelIdentity
     from ledger.fold import DecodeState, Extremes, MaterializationState, RunState
     from ledger.plan import Plan
     from ledger.reconcile import Judgement

@@ -19,8 +19,9 @@ from realizer.cli.plan_views import read_plan
 from realizer.cli.rendering import emit_json, emit_text, heading, progress_bars, say, show
 
 if TYPE_CHECKING:
-    from ledger.events import Body, FreezingReference, Recorded, Recorder
+    from ledger.bodies import Body, FreezingReference
     from ledger.plan import Plan
+    from ledger.recording import Recorded, Recorder
     from ledger.store import Store
     from realizer.adapter import Adapter
     from realizer.checkpoint import Checkpoint
@@ -77,7 +78,8 @@ def realize(
     """
     found = read_plan(plan)
     wanted = pairs(labels, "--label")
-    from ledger.events import Actor, Recorder, uuid7
+    from ledger.events import Actor
+    from ledger.recording import Recorder, uuid7
     from realizer import engine
     from realizer.adapter import load_adapter
     from realizer.cli.access import program, writable_ledger
@@ -134,7 +136,7 @@ def _witnessed(wanted: bool, recorder: Recorder, request: Request, ledger: str) 
     if not wanted:
         yield recorder
         return
-    from ledger.events import MemorySampled
+    from ledger.bodies import MemorySampled
     from realizer.cli.beside import Beside
 
     beside = Beside(os.getpid(), recorder.run_id, _checkpoint_folder(request), ledger, request.private)
@@ -164,7 +166,8 @@ def _checkpoint_folder(request: Request) -> str | None:
 
 def freezing(store: Store, plan: Plan) -> FreezingReference | None:
     """The ledger's earliest `plan.frozen` event of that plan, as a run cites it."""
-    from ledger.events import FreezingReference, read_event
+    from ledger.bodies import FreezingReference
+    from ledger.events import read_event
 
     recorded = store.frozen(plan.computed_digest)
     if recorded is None:
@@ -189,7 +192,7 @@ def _terminable() -> Iterator[None]:
 
 def _close_as_aborted(store: Store, recorder: Recorder) -> None:
     """Close a run that was opened and that the interrupt kept the engine from closing."""
-    from ledger.events import RunClosed
+    from ledger.bodies import RunClosed
 
     last = None
     for last in store.events(recorder.run_id):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from rich.progress import TaskID
 
-    from ledger.events import Measurement
+    from ledger.measurement import Measurement
 
 UNBOUNDED_WIDTH = 10_000
 """Columns for output that no terminal shows: nothing is wrapped or cut there, so that it can be searched."""

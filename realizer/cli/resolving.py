@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from ledger.errors import LedgerBroken, NotFound
 
 if TYPE_CHECKING:
-    from ledger.events import Event, Recorded
+    from ledger.events import Event
     from ledger.fold import RunState
     from ledger.plan import Plan
     from ledger.reconcile import Judgement
+    from ledger.recording import Recorded
     from ledger.store import Store
 
 RUN_ID_PREFIX = re.compile(r"[0-9a-f-]+|@.*")

@@ -136,7 +136,7 @@ def supersede(run: str, by: str, reason: str, ledger: str, as_json: bool) -> Non
     Example:
       tally supersede @latest~1 --by @latest --reason "wrong reference fixture"
     """
-    from ledger.events import RunSuperseded
+    from ledger.bodies import RunSuperseded
     from realizer.cli.access import latecomer, writable_ledger
     from realizer.cli.documents import AppendedDocument
 

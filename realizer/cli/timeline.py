@@ -36,7 +36,7 @@ PLAIN_LEVELS = "_.-=+*%#"
 
 def timeline(source: RunSource, stop: int) -> TimelineDocument:
     """Spans, samples and marks up to event `stop`, on the run's own clock or, where it has none, by sequence."""
-    from ledger.events import MemorySampled
+    from ledger.bodies import MemorySampled
     from ledger.fold import fold
 
     times: list[int | None] = []

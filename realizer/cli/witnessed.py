@@ -11,8 +11,9 @@ from realizer.cli.rendering import cell, heading, joined, measured, table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ledger.events import Measurement, MemorySampled
+    from ledger.bodies import MemorySampled
     from ledger.fold import RunState
+    from ledger.measurement import Measurement
 
 _OF_PROCESS = re.compile(r"pid:(?P<pid>\d+)\.(?P<fact>\w+)")
 _ON_DEVICE = re.compile(r"(?P<device>.+)\.pid:(?P<pid>\d+)")

@@ -11,22 +11,13 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from ledger.events import (
-    Actor,
-    Body,
-    Draft,
-    FreezingReference,
-    ListLedger,
-    PlanFrozen,
-    RunClosed,
-    RunOpened,
-    VerdictRecorded,
-    read_event,
-)
+from ledger.bodies import Body, FreezingReference, PlanFrozen, RunClosed, RunOpened, VerdictRecorded
+from ledger.events import Actor, read_event
 from ledger.fold import fold
 from ledger.intake import Taken
 from ledger.plan import Plan
 from ledger.reconcile import JUDGE_VERSION, judge
+from ledger.recording import Draft, ListLedger
 from ledger.store import Store
 from tests.builders.runs import FREEZING_ID, NODE, RUN_ID, clean_bodies, opened, record, small_plan
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ledger.events import Actor, Body, Draft, MaterializationSkipped, RunOpened, timestamp, uuid7
+from ledger.bodies import Body, MaterializationSkipped, RunOpened
+from ledger.events import Actor
 from ledger.plan import Plan
+from ledger.recording import Draft, timestamp, uuid7
 from ledger.store import Store
 from tests.builders.runs import NODE, clean_bodies, opened, small_plan
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ledger.events import EnvironmentObserved, ObservedComputeUnit, ObservedMemoryResource, measured, unavailable
+from ledger.bodies import EnvironmentObserved, ObservedComputeUnit, ObservedMemoryResource
+from ledger.measurement import measured, unavailable
 
 GIB = 1 << 30
 GPU_UUID = "GPU-11111111-2222-3333-4444-555555555555"

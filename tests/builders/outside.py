@@ -5,7 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from ledger.events import EnvironmentObserved, ObservedComputeUnit, ObservedMemoryResource, measured, unavailable
+from ledger.bodies import EnvironmentObserved, ObservedComputeUnit, ObservedMemoryResource
+from ledger.measurement import measured, unavailable
 from ledger.plan import Plan, freeze, parse_plan
 from realizer.drafting_outside import draft_outside_plan
 

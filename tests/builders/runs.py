@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from ledger import canonical
-from ledger.events import (
-    Actor,
+from ledger.bodies import (
     AdapterIdentity,
     AddressRange,
     AuthorityEstablished,
@@ -22,18 +21,13 @@ from ledger.events import (
     CheckpointFile,
     DecodeRan,
     Deviation,
-    Draft,
     EnvironmentObserved,
-    Event,
     ExecutionActivated,
     FreezingReference,
-    Frozen,
-    ListLedger,
     MaterializationObserved,
     MaterializationRealized,
     MaterializationReleased,
     MaterializationStarted,
-    Measurement,
     MemorySampled,
     ModelIdentity,
     ObservedComputeUnit,
@@ -48,11 +42,11 @@ from ledger.events import (
     RunOpened,
     SoftwareIdentity,
     SourceWatched,
-    claimed,
-    measured,
-    unavailable,
 )
+from ledger.events import Actor, Event
+from ledger.measurement import Frozen, Measurement, claimed, measured, unavailable
 from ledger.plan import Materialization, Plan, freeze, parse_plan
+from ledger.recording import Draft, ListLedger
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ledger import canonical
 from ledger.errors import Conflict, LedgerError
-from ledger.events import Recorded, uuid7
+from ledger.recording import Recorded, uuid7
 from ledger.store import Store
 from tests.builders.ledgers import PLAN, draft, small_body
 from tests.builders.runs import opened

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ledger.events import Body, Draft, ListLedger, Recorded
+from ledger.bodies import Body
 from ledger.plan import Plan
+from ledger.recording import Draft, ListLedger, Recorded
 from ledger.store import Store
 from tests.builders.runs import record
 

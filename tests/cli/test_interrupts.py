@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ledger.bodies import MaterializationSkipped, RunClosed
 from ledger.errors import EventError
-from ledger.events import Actor, Draft, MaterializationSkipped, Recorded, Recorder, RunClosed
+from ledger.events import Actor
+from ledger.recording import Draft, Recorded, Recorder
 from ledger.store import Store
 from tests.builders.runs import opened, small_plan
 

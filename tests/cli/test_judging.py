@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ledger import documents
-from ledger.events import Body, MaterializationReleased, ReclamationObserved, RunOpened
+from ledger.bodies import Body, MaterializationReleased, ReclamationObserved, RunOpened
 from ledger.plan import Plan
 from ledger.reconcile import INVARIANTS
 from realizer.cli import documents as command_documents

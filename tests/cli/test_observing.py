@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from ledger.bodies import MemorySampled
 from ledger.errors import LedgerError
-from ledger.events import MemorySampled
 from ledger.store import Store
 from tests.builders import engines
 from tests.builders.checkpoints import tiny_model

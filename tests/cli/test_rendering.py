@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.events import claimed, measured, unavailable
+from ledger.measurement import claimed, measured, unavailable
 from realizer.cli import rendering
 
 HOSTILE = {

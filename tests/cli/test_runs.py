@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger.events import Body, RunClosed
+from ledger.bodies import Body, RunClosed
 from ledger.plan import Plan
 from ledger.store import Store
 from tests.builders.runs import clean_bodies

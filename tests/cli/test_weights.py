@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ledger.bodies import MaterializationObserved
 from ledger.canonical import sha256_digest
-from ledger.events import MaterializationObserved
 from ledger.plan import Plan
 from ledger.store import Store
 from tests.builders.runs import changed, clean_bodies

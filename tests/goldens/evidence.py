@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ledger import keys, pins
-from ledger.events import ListLedger, VerdictRecorded
+from ledger.bodies import VerdictRecorded
 from ledger.export import export_run
+from ledger.recording import ListLedger
 from ledger.store import Store
 from tests.builders.evidence import edited
 from tests.builders.judged import KEY, add_run, draft, run_bodies, run_id, stored

@@ -9,10 +9,10 @@ import pytest
 from ledger import audit, pins
 from ledger.audit import verify_ledger
 from ledger.errors import LedgerError
-from ledger.events import ListLedger
 from ledger.evidence import verify
 from ledger.export import export_run
 from ledger.maintenance import copy
+from ledger.recording import ListLedger
 from ledger.store import Store
 from tests.builders.judged import KEY, add_run, fill, one_run, run_bodies, run_id, stored
 from tests.builders.ledgers import small_drafts

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledger.compare import ComparedRun, compare, render_markdown
-from ledger.documents import ComparisonDocument
-from ledger.events import (
+from ledger.bodies import (
     AddressRange,
     AuthorityEstablished,
     Body,
@@ -30,12 +28,11 @@ from ledger.events import (
     RunSuperseded,
     SourceAccessed,
     SourceWatched,
-    claimed,
-    measured,
-    stated,
-    unavailable,
 )
+from ledger.compare import ComparedRun, compare, render_markdown
+from ledger.documents import ComparisonDocument
 from ledger.fold import fold
+from ledger.measurement import claimed, measured, stated, unavailable
 from ledger.plan import Plan
 from ledger.reconcile import judge
 from tests.builders.runs import (

@@ -11,32 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ledger import canonical, events
-from ledger.errors import EventError, TallyError
-from ledger.events import (
+from ledger import canonical
+from ledger.bodies import (
     BODIES,
     BODY_BY_TYPE,
-    NO_PLAN,
-    UPCASTS,
-    Actor,
-    Draft,
-    ListLedger,
-    Measurement,
+    Body,
     MemorySampled,
     PlanFrozen,
     PlanReference,
-    Recorder,
     RunClosed,
     RunOpened,
     SoftwareIdentity,
-    claimed,
-    first_previous,
-    measured,
-    read_event,
-    read_events,
-    stated,
-    unavailable,
 )
+from ledger.errors import EventError, TallyError
+from ledger.events import NO_PLAN, UPCASTS, Actor, first_previous, read_event, read_events
+from ledger.measurement import Measurement, claimed, measured, stated, unavailable
+from ledger.recording import Draft, ListLedger, Recorder, uuid7
 
 DIGEST = "sha256:" + "ab" * 32
 ACTOR = Actor(kind="realizer", id="test")
@@ -50,11 +40,11 @@ def opened(plan: PlanReference | None) -> RunOpened:
     )
 
 
-def draft(body: events.Body, run_id: str = "run") -> Draft:
+def draft(body: Body, run_id: str = "run") -> Draft:
     return Draft("event", run_id, body, "2026-11-29T12:00:00.000000Z", 0, "node-a", ACTOR)
 
 
-def envelope(event: events.Body, **changes: Any) -> str:
+def envelope(event: Body, **changes: Any) -> str:
     return json.dumps(json.loads(draft(event).seal(0, NO_PLAN)) | changes)
 
 
@@ -211,9 +201,9 @@ def test_the_recorder_uses_the_runs_own_clock_or_none() -> None:
 
 
 def test_ids_are_version_7_and_sort_by_time() -> None:
-    first, second = events.uuid7(1_000), events.uuid7(1_001)
+    first, second = uuid7(1_000), uuid7(1_001)
     assert first < second
-    assert first != events.uuid7(1_000)
+    assert first != uuid7(1_000)
     for identity in (first, second):
         assert [len(part) for part in identity.split("-")] == [8, 4, 4, 4, 12]
         assert identity[14] == "7"

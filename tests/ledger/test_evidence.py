@@ -12,18 +12,10 @@ from typing import Any
 import pytest
 
 from ledger import canonical, evidence_scope, pins
+from ledger.bodies import Body, MaterializationObserved, RunOpened, RunSuperseded, VerdictRecorded
 from ledger.checkpoints import Checkpoint, NoteError, parse_checkpoint
 from ledger.errors import EvidenceBroken, LedgerBroken, LedgerError, NotFound, TallyError
-from ledger.events import (
-    Body,
-    ListLedger,
-    MaterializationObserved,
-    RunOpened,
-    RunSuperseded,
-    VerdictRecorded,
-    first_previous,
-    measured,
-)
+from ledger.events import first_previous
 from ledger.evidence import (
     LedgerView,
     PriorRun,
@@ -34,6 +26,8 @@ from ledger.evidence import (
 )
 from ledger.export import evidence_input, export_run, ledger_view
 from ledger.intake import import_evidence
+from ledger.measurement import measured
+from ledger.recording import ListLedger
 from ledger.store import Store
 from tests.builders.evidence import edited, file_of, reproved, set_envelope, statement_of
 from tests.builders.judged import (

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.events import (
+from ledger.bodies import (
     Body,
     DecodeRan,
-    Event,
     MaterializationObserved,
     MaterializationReleased,
     MaterializationStarted,
@@ -23,11 +22,10 @@ from ledger.events import (
     RunSuperseded,
     SourceAccessed,
     VerdictRecorded,
-    measured,
-    stated,
-    unavailable,
 )
+from ledger.events import Event
 from ledger.fold import KEPT_ACCESSES, MOST_IDS, MOST_LABELS, Extremes, RunState, fold, trust
+from ledger.measurement import measured, stated, unavailable
 from tests.builders.runs import (
     RUN_ID,
     changed,

@@ -12,15 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from ledger.documents import Finding
-from ledger.errors import TallyError
-from ledger.events import (
+from ledger.bodies import (
     Body,
     DecodeRan,
     EnvironmentObserved,
     MaterializationObserved,
     MaterializationReleased,
-    Measurement,
     MemorySampled,
     PlanAccepted,
     ReclamationObserved,
@@ -28,8 +25,11 @@ from ledger.events import (
     RunOpened,
     SourceWatched,
 )
+from ledger.documents import Finding
+from ledger.errors import TallyError
 from ledger.fold import fold
 from ledger.importers import ImportedRun, import_r1_result
+from ledger.measurement import Measurement
 from ledger.plan import Plan, parse_plan
 from ledger.reconcile import Judgement, judge
 from tests.builders.damage import damaged

@@ -13,7 +13,7 @@ from ledger import checkpoints, pins
 from ledger.audit import verify_ledger
 from ledger.checkpoints import NoteError
 from ledger.errors import LedgerBroken, LedgerError
-from ledger.events import ListLedger
+from ledger.recording import ListLedger
 from ledger.store import Store
 from tests.builders.judged import KEY, OTHER_KEY, add_run, fill, one_run, run_bodies, stored
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from ledger.errors import LedgerError, QueryError
-from ledger.events import (
+from ledger.bodies import (
     AuthorityEstablished,
     MaterializationFailed,
     MaterializationObserved,
@@ -22,8 +21,9 @@ from ledger.events import (
     MaterializationStarted,
     MemorySampled,
     VerdictRecorded,
-    unavailable,
 )
+from ledger.errors import LedgerError, QueryError
+from ledger.measurement import unavailable
 from ledger.postgres import PostgresDatabase
 from ledger.query import NAMED, QueryResult, run_query, schema_text
 from ledger.store import Store

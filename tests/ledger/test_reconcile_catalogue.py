@@ -9,22 +9,19 @@ from typing import Any
 
 import pytest
 
-from ledger.events import (
+from ledger.bodies import (
     Body,
     EnvironmentObserved,
     MaterializationObserved,
     MaterializationRealized,
     MaterializationReleased,
     MaterializationStarted,
-    Measurement,
     MemorySampled,
     ObservedComputeUnit,
     ObservedMemoryResource,
-    measured,
-    stated,
-    unavailable,
 )
 from ledger.fold import fold
+from ledger.measurement import Measurement, measured, stated, unavailable
 from ledger.plan import Plan
 from ledger.reconcile import INVARIANTS, Judgement, judge, markdown, severity
 from ledger.reconcile.accounting import account

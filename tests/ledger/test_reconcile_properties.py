@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ledger.bodies import Body, MemorySampled, RunClosed, RunOpened
 from ledger.documents import Finding
 from ledger.errors import EventError
-from ledger.events import Body, Measurement, MemorySampled, RunClosed, RunOpened, unavailable
 from ledger.fold import fold
+from ledger.measurement import Measurement, unavailable
 from ledger.plan import Plan
 from ledger.reconcile import INVARIANTS, judge, qualifying_ids, run_document, severity, verdict_document, verdict_of
 from tests.builders.runs import (

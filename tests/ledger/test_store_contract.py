@@ -8,20 +8,12 @@ from pathlib import Path
 import pytest
 
 from ledger import canonical
+from ledger.bodies import MemorySampled, PlanFrozen, RunClosed, RunSuperseded, VerdictRecorded
 from ledger.errors import Conflict, EventError, LedgerError, NotFound
-from ledger.events import (
-    Actor,
-    ListLedger,
-    MemorySampled,
-    PlanFrozen,
-    Recorder,
-    RunClosed,
-    RunSuperseded,
-    VerdictRecorded,
-    measured,
-    uuid7,
-)
+from ledger.events import Actor
 from ledger.maintenance import check, copy
+from ledger.measurement import measured
+from ledger.recording import ListLedger, Recorder, uuid7
 from ledger.store import Store
 from tests.builders.ledgers import PLAN, draft, record_run, small_body, small_drafts
 from tests.builders.runs import clean_bodies, opened

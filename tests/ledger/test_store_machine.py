@@ -15,8 +15,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from ledger import schema
 from ledger.audit import verify_ledger
 from ledger.errors import Conflict, LedgerError
-from ledger.events import Draft, Recorded, uuid7
 from ledger.maintenance import backup
+from ledger.recording import Draft, Recorded, uuid7
 from ledger.store import Store
 from tests.builders.ledgers import PLAN, small_drafts
 

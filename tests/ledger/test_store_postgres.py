@@ -11,11 +11,11 @@ import pytest
 from ledger import canonical, schema
 from ledger.database import hide_password
 from ledger.errors import LedgerError
-from ledger.events import uuid7
 from ledger.maintenance import backup, check
 from ledger.migrate import upgrade
 from ledger.postgres import PostgresDatabase
 from ledger.query import run_query
+from ledger.recording import uuid7
 from ledger.store import Store
 from tests.builders.ledgers import record_run, small_drafts
 

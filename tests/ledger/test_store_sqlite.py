@@ -12,10 +12,10 @@ import pytest
 from ledger import database, schema
 from ledger.canonical import sha256_digest
 from ledger.errors import LedgerBroken, LedgerError, TallyError
-from ledger.events import uuid7
 from ledger.maintenance import backup, check
 from ledger.migrate import upgrade
 from ledger.query import run_query
+from ledger.recording import uuid7
 from ledger.store import Store
 from tests.builders.ledgers import record_run, small_drafts
 

@@ -19,8 +19,8 @@ import pytest
 
 from ledger import canonical
 from ledger.errors import LedgerError
-from ledger.events import uuid7
 from ledger.maintenance import check
+from ledger.recording import uuid7
 from ledger.store import Store
 from tests.builders.ledgers import PLAN, small_drafts
 from tests.builders.writers import (

@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from ledger.events import MemorySampled
+from ledger.bodies import MemorySampled
 from realizer.memory import PrivateRange, Ranges, SharedRange
 from realizer.probes import Probes
 from realizer.procfs import Mapping, MappingUse, ProcFS

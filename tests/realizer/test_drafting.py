@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from adapters.causal_lm import CausalLM
+from ledger.bodies import EnvironmentObserved
 from ledger.errors import TallyError
-from ledger.events import EnvironmentObserved, unavailable
+from ledger.measurement import unavailable
 from ledger.plan import Plan, freeze, parse_plan
 from ledger.plan_checks import check_plan
 from realizer.checkpoint import Checkpoint, open_checkpoint

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ledger.events import EnvironmentObserved, SoftwareIdentity
+from ledger.bodies import EnvironmentObserved, SoftwareIdentity
 from realizer import environment, software
 from realizer.environment import observe_environment, process_facts, software_identity
 from realizer.procfs import ProcFS

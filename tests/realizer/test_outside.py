@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from ledger.events import Body, MemorySampled, Recorder, RunOpened, measured, unavailable
+from ledger.bodies import Body, MemorySampled, RunOpened
 from ledger.fold import fold
+from ledger.measurement import measured, unavailable
 from ledger.plan_checks import check_plan
 from ledger.reconcile import judge
+from ledger.recording import Recorder
 from realizer.outside import device_residents, staging_gone
 from tests.builders.outside import machine, staged_plan
 from tests.builders.runs import edited_plan
@@ -30,7 +32,9 @@ def sampled(tree_sum: int | None, device: int | None = None) -> MemorySampled:
 
 def findings(*bodies: Body) -> list[tuple[str, str, str]]:
     """(code, severity, subject) that the judge finds in a witness's run of these bodies."""
-    from ledger.events import Actor, ListLedger, PlanReference, SoftwareIdentity
+    from ledger.bodies import PlanReference, SoftwareIdentity
+    from ledger.events import Actor
+    from ledger.recording import ListLedger
 
     ledger = ListLedger()
     actor = Actor(kind="witness", id="test")

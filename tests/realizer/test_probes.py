@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from ledger import canonical
-from ledger.events import BODIES, MaterializationObserved, Measurement, MemorySampled, ReclamationObserved
+from ledger.bodies import BODIES, MaterializationObserved, MemorySampled, ReclamationObserved
+from ledger.measurement import Measurement
 from ledger.plan import Materialization
 from realizer import accelerator, held_pages, machine_memory, memory_files, process_tree
 from realizer.adapter import Layout, pack

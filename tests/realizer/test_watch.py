@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger.events import SourceAccessed, SourceWatched
+from ledger.bodies import SourceAccessed, SourceWatched
 from realizer import fanotify, inotify, process_tree
 from realizer import watch as watching
 from realizer.procfs import ProcFS

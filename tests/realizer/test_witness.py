@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from ledger.bodies import MemorySampled
 from ledger.errors import NotFound
-from ledger.events import Measurement, MemorySampled, measured, stated, unavailable
+from ledger.measurement import Measurement, measured, stated, unavailable
 from realizer import process_tree
 from realizer.nvml import Devices
 from realizer.procfs import ProcFS

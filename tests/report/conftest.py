@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from ledger.events import Body, Event, MaterializationReleased, RunOpened, measured
+from ledger.bodies import Body, MaterializationReleased, RunOpened
+from ledger.events import Event
 from ledger.fold import RunState, fold
+from ledger.measurement import measured
 from ledger.plan import Plan, freeze, parse_plan
 from ledger.reconcile import Judgement, judge
 from ledger.report import render_report

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from ledger.bodies import MaterializationObserved
 from ledger.compare import ComparedRun, compare
-from ledger.events import MaterializationObserved, measured
+from ledger.measurement import measured
 from ledger.report import Beside
 from ledger.report.wording import inert
 from tests.builders.runs import changed, clean_bodies, gpu_plan, small_plan

@@ -7,9 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from ledger.bodies import MaterializationObserved, MemorySampled, RunClosed
 from ledger.compare import ComparedRun, compare
 from ledger.documents import Checks, Problem, VerificationDocument
-from ledger.events import MaterializationObserved, MemorySampled, RunClosed, measured, unavailable
+from ledger.measurement import measured, unavailable
 from ledger.report import Beside, Provenance
 from ledger.report import page as page_module
 from ledger.report.wording import duration, inert, pretty, said, size

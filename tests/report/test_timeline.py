@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ledger.events import MaterializationStarted, MemorySampled, measured
+from ledger.bodies import MaterializationStarted, MemorySampled
 from ledger.fold import fold
+from ledger.measurement import measured
 from ledger.report import timeline as timeline_module
 from ledger.report.chart import byte_step, time_ticks
 from ledger.report.timeline import read_timeline

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from ledger.events import MemorySampled, unavailable
+from ledger.bodies import MemorySampled
 from ledger.fold import fold
+from ledger.measurement import unavailable
 from ledger.report import render_trace
 from ledger.report.trace import trace
 from tests.builders.runs import clean_bodies, gpu_plan, run_events

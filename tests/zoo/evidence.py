@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from ledger import canonical
+from ledger.bodies import MaterializationObserved
 from ledger.checkpoints import format_checkpoint, parse_checkpoint
-from ledger.events import ListLedger, MaterializationObserved
 from ledger.export import export_run
+from ledger.recording import ListLedger
 from ledger.store import Store
 from tests.builders.evidence import envelope, file_of, set_envelope, statement_of
 from tests.builders.judged import (

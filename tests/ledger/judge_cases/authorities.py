@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.events import AddressRange, AuthorityEstablished, ExecutionActivated, MaterializationStarted
+from ledger.bodies import AddressRange, AuthorityEstablished, ExecutionActivated, MaterializationStarted
 from tests.builders.runs import changed, inserted, moved
 from tests.ledger.judge_cases.case import BASELINE, STAGE, UNKNOWN, Case, declared, probe
 from tests.ledger.judge_cases.steps import authority, removed

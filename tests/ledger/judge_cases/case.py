@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledger.events import Body, Measurement, Verdict, claimed, measured, stated, unavailable
+from ledger.bodies import Body, Verdict
 from ledger.fold import RunState, fold
+from ledger.measurement import Measurement, claimed, measured, stated, unavailable
 from ledger.plan import Plan
 from ledger.reconcile import Judgement, judge
 from tests.builders.runs import MIB, clean_bodies, edited_plan, gpu_plan, record, small_plan

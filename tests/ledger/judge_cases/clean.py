@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.events import MaterializationSkipped, ReleaseAuthorized, VerdictRecorded
+from ledger.bodies import MaterializationSkipped, ReleaseAuthorized, VerdictRecorded
 from tests.ledger.judge_cases.case import MIB, UNKNOWN, WEIGHTS, Case, claim, probe
 from tests.ledger.judge_cases.steps import (
     PASS,

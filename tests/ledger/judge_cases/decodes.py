@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.events import DecodeRan, ExecutionActivated, ReferenceBound, SourceWatched
+from ledger.bodies import DecodeRan, ExecutionActivated, ReferenceBound, SourceWatched
 from tests.builders.runs import GIB, changed, inserted, moved
 from tests.ledger.judge_cases.case import FAILED, UNKNOWN, Case, claim, probe
 from tests.ledger.judge_cases.steps import accessed, added, correctness, decode, removed, repeated, watch

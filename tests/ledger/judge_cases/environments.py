@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.events import EnvironmentObserved, PlanAccepted, RunClosed, RunOpened
+from ledger.bodies import EnvironmentObserved, PlanAccepted, RunClosed, RunOpened
 from tests.builders.runs import GIB, changed, moved, with_values
 from tests.ledger.judge_cases.case import MIB, UNKNOWN, Case, declared, probe
 from tests.ledger.judge_cases.steps import environment, opening, removed, repeated

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.events import AuthorityEstablished, BoundState, DecodeRan, ExecutionActivated, MaterializationObserved
+from ledger.bodies import AuthorityEstablished, BoundState, DecodeRan, ExecutionActivated, MaterializationObserved
 from tests.builders.runs import changed, inserted, moved
 from tests.ledger.judge_cases.case import CACHE, STAGE, UNKNOWN, Case, probe
 from tests.ledger.judge_cases.steps import activation, chain, removed

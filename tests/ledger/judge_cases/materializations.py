@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.events import (
+from ledger.bodies import (
     AddressRange,
     AuthorityEstablished,
     ExecutionActivated,

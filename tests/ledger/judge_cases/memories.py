@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.events import AuthorityEstablished, ExecutionActivated, MemorySampled, ReclamationObserved
+from ledger.bodies import AuthorityEstablished, ExecutionActivated, MemorySampled, ReclamationObserved
 from tests.builders.runs import GIB, changed, moved
 from tests.ledger.judge_cases.case import CACHE, MIB, STAGE, UNKNOWN, WEIGHTS, Case, claim, probe
 from tests.ledger.judge_cases.steps import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.events import FreezingReference, PlanRejectedEvent, RunClosed, Violation
+from ledger.bodies import FreezingReference, PlanRejectedEvent, RunClosed, Violation
 from tests.ledger.judge_cases.case import Case
 from tests.ledger.judge_cases.steps import MISSING_WHEN_UNFINISHED, PLAN, opening
 

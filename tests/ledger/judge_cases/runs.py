@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.events import AuthorityEstablished, MaterializationRealized, PlanAccepted, RunClosed, RunSuperseded
+from ledger.bodies import AuthorityEstablished, MaterializationRealized, PlanAccepted, RunClosed, RunSuperseded
 from tests.builders.runs import moved, sample
 from tests.ledger.judge_cases.case import WEIGHTS, Case
 from tests.ledger.judge_cases.steps import (

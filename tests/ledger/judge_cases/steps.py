@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ledger.events import (
+from ledger.bodies import (
     AddressRange,
     AuthorityEstablished,
     Census,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.events import EnvironmentObserved, MemorySampled, RunClosed, RunOpened, SourceWatched
+from ledger.bodies import EnvironmentObserved, MemorySampled, RunClosed, RunOpened, SourceWatched
 from tests.builders.runs import changed
 from tests.ledger.judge_cases.case import MIB, Bodies, Case, probe
 from tests.ledger.judge_cases.steps import at_the_end, chain
