@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from ledger import canonical
 from ledger.bodies import (
+    AFTER_CLOSE,
     BODIES,
     BODY_BY_TYPE,
     Body,
@@ -21,6 +22,7 @@ from ledger.bodies import (
     PlanReference,
     RunClosed,
     RunOpened,
+    RunSuperseded,
     SoftwareIdentity,
 )
 from ledger.errors import EventError, TallyError
@@ -123,7 +125,7 @@ def test_events_are_frozen_and_refuse_unknown_fields() -> None:
 def test_every_type_has_one_body_and_a_family() -> None:
     assert len(BODY_BY_TYPE) == len(BODIES)
     assert all("." in kind for kind in BODY_BY_TYPE)
-    assert set(BODY_BY_TYPE) >= events.AFTER_CLOSE
+    assert set(BODY_BY_TYPE) >= AFTER_CLOSE
 
 
 # --- chain --------------------------------------------------------------------------------------------------------
@@ -195,7 +197,7 @@ def test_the_recorder_uses_the_runs_own_clock_or_none() -> None:
     record(opened(None))
     record(RunClosed(outcome="completed"))
     later = Recorder(ledger.append, run_id="one", node_id="n", actor=ACTOR, next_sequence=2, clock=None)
-    later(events.RunSuperseded(reason="r", by="two"))
+    later(RunSuperseded(reason="r", by="two"))
     assert [event.elapsed_ns for event in ledger.events()] == [7, 14, None]
     assert [event.sequence for event in ledger.events()] == [0, 1, 2]
 
