@@ -94,12 +94,12 @@ class Database(ABC):
         """
         return differing(self.guards(select or self.select), self.expected_guards())
 
+    @abstractmethod
     def altered_views(self, select: Callable[[str], list[Row]] | None = None) -> list[str]:
         """Names of views and indexes that are gone or not as this version makes them, sorted; read with `select`.
 
-        What is read through those need not be what is recorded. PostgreSQL keeps no text to compare, so there none is named.
+        What is read through those need not be what is recorded. Raises LedgerError where they cannot be compared.
         """
-        return []
 
     def refuse_altered_views(self) -> None:
         """Raise LedgerBroken when views or indexes are not as this version makes them."""

@@ -246,7 +246,11 @@ def _common(base: Database, version: int) -> dict[str, Any]:
         " (SELECT count(*) FROM blobs), (SELECT coalesce(sum(length(data)), 0) FROM blobs),"
         " (SELECT count(*) FROM checkpoints)"
     )
-    problems = [f"guards are gone: {', '.join(missing)}; `tally db upgrade` puts them back"] if missing else []
+    problems = (
+        [f"guards are gone, or not this program's: {', '.join(missing)}; `tally db upgrade` puts them back"]
+        if missing
+        else []
+    )
     if altered:
         problems.append(f"views are altered: {', '.join(altered)}; `tally db upgrade` puts them back")
     if len(origins) != 1:

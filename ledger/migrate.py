@@ -64,6 +64,8 @@ def _upgrade(base: Database) -> int:
                 # The header repeats the record; where they differ the record says which steps were run.
                 connection.exec_driver_sql(f"PRAGMA user_version = {schema.VERSION}")
             _restore_guards(base, connection)
+        if base.dialect == "postgresql":
+            _restore_postgres_views(base, engine)
         if base.dialect == "sqlite":
             # A file's header is looked at before its log: move the new version there where no reader is in the way.
             with suppress(base.driver.Error):
@@ -143,7 +145,8 @@ def _restore_guards(base: Database, connection: Connection) -> None:
     left = base.missing_guards(select)
     if left:
         raise LedgerBroken(
-            f"ledger {base.shown}: guards could not be put back: {', '.join(left)}", "copy it with `tally db copy`"
+            f"ledger {base.shown}: guards could not be put back: {', '.join(left)}",
+            "drop, as the owner, what is not the ledger's, or copy it with `tally db copy`",
         )
 
 
@@ -158,6 +161,34 @@ def _restore_views(base: Database, execute: Callable[[str], None], select: Calla
     left = base.altered_views(select)
     if left:
         raise LedgerBroken(f"ledger {base.shown}: views could not be put back: {', '.join(left)}", "restore a backup")
+
+
+def _restore_postgres_views(base: Database, engine: Engine) -> None:
+    """The same on PostgreSQL, where only what is committed can be compared; who may read a view may do so afterwards."""
+    ours = create_views("postgresql")
+    altered = base.altered_views()
+    if not altered:
+        return
+    with engine.begin() as connection:
+        for sql in schema.POSTGRES_FUNCTIONS.values():
+            sql = sql.strip().replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1)
+            connection.exec_driver_sql(placeholders(sql))
+        for name in ours.keys() & set(altered):
+            readers = connection.exec_driver_sql(
+                "SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END FROM pg_class AS c,"
+                f" aclexplode(c.relacl) AS a WHERE c.oid = to_regclass('{name}') AND a.privilege_type = 'SELECT'"
+                " AND a.grantee <> c.relowner"
+            ).fetchall()
+            connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
+            connection.exec_driver_sql(placeholders(ours[name]))
+            for (reader,) in readers:
+                connection.exec_driver_sql(f"GRANT SELECT ON {name} TO {reader}")
+    left = base.altered_views()
+    if left:
+        raise LedgerBroken(
+            f"ledger {base.shown}: views could not be put back: {', '.join(left)}",
+            "drop, as the owner, what is not the ledger's, or copy it with `tally db copy`",
+        )
 
 
 def _quoted(name: str) -> str:

@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from ledger import schema
-from ledger.database import Database, Refused, Row, Transaction, hide_password, refuse_version, squeeze
+from ledger.database import Database, Refused, Row, Transaction, differing, hide_password, refuse_version, squeeze
 from ledger.errors import LedgerError
 from ledger.schema import Dialect
+from ledger.views import create_views
 
 
 def postgres_driver() -> Any:
@@ -58,6 +59,11 @@ def postgres_error(error: Exception, shown: str) -> LedgerError:
     if name == "ReadOnlySqlTransaction":
         return LedgerError(f"ledger {shown} is read-only: {text}")
     return LedgerError(f"ledger {shown}: {text}")
+
+
+_OUR_TABLES = ", ".join(f"to_regclass('{table}')" for table in schema.TABLES)
+_SETTINGS = "concat_ws(' ', l.lanname, CASE WHEN p.prosecdef THEN 'SECURITY DEFINER' END, p.proconfig::text)"
+"""How a function (p) in its language (l) runs: a search path of its own would lead it to other tables."""
 
 
 class PostgresTransaction(Transaction):
@@ -153,13 +159,14 @@ class PostgresDatabase(Database):
         return postgres_error(error, self.shown)
 
     def guards(self, select: Callable[[str], list[Row]]) -> dict[str, str]:
-        # The trigger's own definition, and the body of the function behind it: either could have been hollowed out.
+        # The trigger's own definition, and the function behind it: either could have been hollowed out.
         rows = select(
-            "SELECT t.tgname, pg_get_triggerdef(t.oid), p.prosrc FROM pg_trigger AS t JOIN pg_proc AS p ON p.oid = t.tgfoid"
-            " WHERE NOT t.tgisinternal AND t.tgenabled IN ('O', 'A')"
-            " AND t.tgrelid IN (to_regclass('ledger'), to_regclass('events'), to_regclass('blobs'), to_regclass('checkpoints'))"
+            f"SELECT t.tgname, pg_get_triggerdef(t.oid), p.prosrc, {_SETTINGS} FROM pg_trigger AS t"
+            " JOIN pg_proc AS p ON p.oid = t.tgfoid JOIN pg_language AS l ON l.oid = p.prolang"
+            f" WHERE NOT t.tgisinternal AND t.tgenabled IN ('O', 'A') AND t.tgrelid IN ({_OUR_TABLES})"
         )
-        return {name: f"{_trigger_form(definition)} | {squeeze(body)}" for name, definition, body in rows}
+        found = {name: f"{_trigger_form(made)} | {squeeze(body)} | {how}" for name, made, body, how in rows}
+        return found | dict.fromkeys(self._intruders(select), "")
 
     def expected_guards(self) -> dict[str, str]:
         bodies = {
@@ -168,8 +175,56 @@ class PostgresDatabase(Database):
         found = {}
         for name, sql in schema.guards("postgresql").items():
             function = sql.rpartition("FUNCTION ")[2].removesuffix("()")
-            found[name] = f"{_trigger_form(sql)} | {bodies[function]}"
+            found[name] = f"{_trigger_form(sql)} | {bodies[function]} | plpgsql"
         return found
+
+    def _intruders(self, select: Callable[[str], list[Row]]) -> list[str]:
+        """What PostgreSQL lets others lay over a table that swallows or changes rows, hides some or adds others."""
+        return [
+            f"{what} on {table}"
+            for what, table in select(
+                "SELECT 'rule ' || r.rulename, c.relname FROM pg_rewrite AS r JOIN pg_class AS c ON c.oid = r.ev_class"
+                f" WHERE c.relkind <> 'v' AND c.oid IN ({_OUR_TABLES})"
+                " UNION ALL SELECT 'row security', relname FROM pg_class"
+                f" WHERE (relrowsecurity OR relforcerowsecurity) AND oid IN ({_OUR_TABLES})"
+                " UNION ALL SELECT 'child table ' || c.relname, p.relname FROM pg_inherits AS i"
+                " JOIN pg_class AS c ON c.oid = i.inhrelid JOIN pg_class AS p ON p.oid = i.inhparent"
+                f" WHERE p.oid IN ({_OUR_TABLES})"
+            )
+        ]
+
+    def altered_views(self, select: Callable[[str], list[Row]] | None = None) -> list[str]:
+        # The server keeps no text of a view. So ours are made beside them, in a transaction that is rolled back, and what
+        # the server says of both is compared. Sees what is committed: `select` cannot make anything, so it is not used.
+        connection = postgres_connect(self.location)
+        try:
+            with connection.transaction(force_rollback=True), connection.cursor() as cursor:
+
+                def ask(sql: str) -> list[Row]:
+                    return cursor.execute(sql).fetchall()
+
+                ours = create_views(self.dialect)
+                found = _as_served(ask, {name: name for name in ours}, "current_schema()::regnamespace")
+                for sql in _view_functions().values():
+                    cursor.execute(sql.replace("CREATE FUNCTION ", "CREATE FUNCTION pg_temp.", 1))
+                for name, sql in ours.items():
+                    made = sql.replace(f"CREATE VIEW {name} ", f"CREATE TEMPORARY VIEW expected_{name} ", 1)
+                    cursor.execute(made)
+                expected = _as_served(ask, {f"expected_{name}": name for name in ours}, "pg_my_temp_schema()")
+                return sorted(differing(found, expected) + self._intruders(ask))
+        except (self.driver.errors.UndefinedFunction, self.driver.errors.UndefinedColumn):
+            return sorted(
+                create_views(self.dialect)
+            )  # what ours are made of is not there: an older ledger, or less of one
+        except (self.driver.errors.ReadOnlySqlTransaction, self.driver.errors.InsufficientPrivilege) as error:
+            raise LedgerError(
+                f"the views of ledger {self.shown} cannot be compared with this program's: {squeeze(str(error))}",
+                "connect to a server that takes writes, as a role that may make temporary views",
+            ) from error
+        except self.driver.Error as error:
+            raise self.translate(error) from error
+        finally:
+            connection.close()
 
     def close(self) -> None:
         with self._lock:
@@ -183,3 +238,23 @@ def _trigger_form(definition: str) -> str:
     """A trigger's definition with schema names taken off and UPDATE OR DELETE in one order."""
     text = squeeze(re.sub(r"\b[a-z_0-9]+\.(?=[a-z_])", "", definition))
     return text.replace("DELETE OR UPDATE", "UPDATE OR DELETE")
+
+
+def _as_served(ask: Callable[[str], list[Row]], views: Mapping[str, str], namespace: str) -> dict[str, str]:
+    """The server's own words for the views (name there -> name here) and the functions they call, in a namespace."""
+    names = ", ".join(f"'{name}'" for name in views)
+    functions = ", ".join(f"'{name}'" for name in _view_functions())
+    rows = ask(
+        "SELECT relname, pg_get_viewdef(oid) || coalesce(reloptions::text, '') FROM pg_class"
+        f" WHERE relkind = 'v' AND relnamespace = {namespace} AND relname IN ({names})"
+        " UNION ALL SELECT format('%s(%s)', p.proname, pg_get_function_identity_arguments(p.oid)),"
+        f" concat_ws(' ', p.prosrc, {_SETTINGS}, p.provolatile, p.proisstrict, pg_get_function_result(p.oid))"
+        " FROM pg_proc AS p JOIN pg_language AS l ON l.oid = p.prolang"
+        f" WHERE p.pronamespace = {namespace} AND p.proname IN ({functions})"
+    )
+    return {views.get(name, name): text for name, text in rows}
+
+
+def _view_functions() -> dict[str, str]:
+    """The functions that the views call."""
+    return {name: sql.strip() for name, sql in schema.POSTGRES_FUNCTIONS.items() if "RETURNS trigger" not in sql}

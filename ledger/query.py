@@ -228,6 +228,7 @@ def _run_postgres(
     connection = None
     try:
         base.require_version()
+        base.refuse_altered_views()
         connection = postgres.postgres_connect(
             location,
             {

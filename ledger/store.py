@@ -399,7 +399,7 @@ def refuse_missing_guards(base: Database) -> None:
     missing = base.missing_guards()
     if missing:
         raise LedgerError(
-            f"ledger {base.shown} has lost its guards against change: {', '.join(missing)}",
+            f"guards of ledger {base.shown} are gone, or not this program's: {', '.join(missing)}",
             "`tally verify` says whether it was changed meanwhile; `tally db upgrade` puts the guards back",
         )
 

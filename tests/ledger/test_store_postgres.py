@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from ledger import canonical, schema
+from ledger.audit import verify_ledger
 from ledger.database import hide_password
-from ledger.errors import LedgerError
+from ledger.errors import LedgerBroken, LedgerError
 from ledger.maintenance import backup, check
 from ledger.migrate import upgrade
 from ledger.postgres import PostgresDatabase
@@ -185,3 +186,125 @@ def test_stored_columns_are_those_of_sqlite(database: str, tmp_path: Any) -> Non
     with Store.open(database) as store:
         assert list(store.rows()) == rows
         assert all(row[2] == canonical.event_hash(row[1]) for row in rows)
+
+
+# --- what a server lets others lay over tables and views ----------------------------------------------------------
+
+OVER_TABLES = {
+    "rule swallow on events": "CREATE RULE swallow AS ON INSERT TO events DO INSTEAD NOTHING",
+    "rule also on blobs": "CREATE RULE also AS ON INSERT TO blobs DO ALSO NOTIFY blobs",
+    "row security on events": "ALTER TABLE events ENABLE ROW LEVEL SECURITY",
+    "row security on checkpoints": "ALTER TABLE checkpoints FORCE ROW LEVEL SECURITY",
+    "child table invented on events": "CREATE TABLE invented () INHERITS (events)",
+}
+
+
+@pytest.mark.parametrize("intruder", OVER_TABLES)
+def test_what_lies_over_a_table_is_named_everywhere(database: str, intruder: str) -> None:
+    with Store.open(database, write=True, create=True) as store:
+        record_run(store)
+    as_owner(database, OVER_TABLES[intruder])
+    for attempt in (
+        lambda: Store.open(database, write=True),
+        lambda: run_query(database, "SELECT 1 AS n", {}),
+        lambda: upgrade(database),
+    ):
+        with pytest.raises(LedgerError, match=intruder):
+            attempt()
+    with Store.open(database) as store, pytest.raises(LedgerBroken, match=intruder):
+        store.runs()
+    assert intruder in " ".join(check(database)["problems"])
+    audited = verify_ledger(database, use_state=False)
+    assert audited.status == "broken"
+    assert any(intruder in problem.detail for problem in audited.problems)
+
+
+def test_rows_hidden_by_row_security_are_not_taken_for_all(database: str) -> None:
+    with Store.open(database, write=True, create=True) as store:
+        record_run(store)
+        role = f"readers_{current_schema(database)}"
+        within = current_schema(database)
+        as_owner(
+            database,
+            f"CREATE ROLE {role} LOGIN",
+            f"GRANT USAGE ON SCHEMA {within} TO {role}",
+            f"GRANT SELECT ON ALL TABLES IN SCHEMA {within} TO {role}",
+            "ALTER TABLE events ENABLE ROW LEVEL SECURITY",
+            "CREATE POLICY first_two ON events FOR SELECT USING (position < 2)",
+        )
+    restricted = database.replace("postgres:@", f"{role}:@").replace("//postgres@", f"//{role}@")
+    with Store.open(restricted) as store:
+        assert store.size() == 2
+    audited = verify_ledger(restricted, use_state=False)
+    assert any("row security on events" in problem.detail for problem in audited.problems)
+
+
+ALTERED = {
+    "verdicts": (
+        "CREATE OR REPLACE VIEW verdicts AS SELECT run_id, sequence, position, recorded_at, 0::numeric AS elapsed_ns,"
+        " 'PASS'::text AS verdict, 'observed'::text AS assurance, '1'::text AS judge_version, NULL::text AS codes"
+        " FROM events WHERE type = 'verdict.recorded'"
+    ),
+    "tensors": "DROP VIEW tensors",
+    "executions": "ALTER VIEW executions RENAME COLUMN run_id TO run",
+    r"ledger_number\(value jsonb\)": (
+        "CREATE OR REPLACE FUNCTION ledger_number(value jsonb) RETURNS numeric LANGUAGE sql IMMUTABLE PARALLEL SAFE"
+        " AS 'SELECT 0::numeric'"
+    ),
+    r"ledger_array\(data bytea\)": "ALTER FUNCTION ledger_array(bytea) SET search_path = elsewhere",
+}
+
+
+@pytest.mark.parametrize("name", ALTERED)
+def test_altered_views_and_their_functions_are_refused_and_put_back(database: str, name: str) -> None:
+    with Store.open(database, write=True, create=True) as store:
+        record_run(store)
+        assert store.runs()
+    as_owner(database, ALTERED[name])
+    with Store.open(database) as store, pytest.raises(LedgerBroken, match=f"did not make so: {name}"):
+        store.runs()
+    with pytest.raises(LedgerBroken, match=f"did not make so: {name}"):
+        run_query(database, "SELECT 1 AS n", {})
+    with Store.open(database, write=True):
+        pass  # appending reads no view
+    audited = verify_ledger(database, use_state=False)
+    assert any("is not as this program makes it" in problem.detail for problem in audited.problems)
+    assert any("views are altered" in problem for problem in check(database)["problems"])
+    upgrade(database)
+    assert check(database)["problems"] == []
+    with Store.open(database) as store:
+        assert store.runs()
+
+
+def test_a_guards_function_with_a_search_path_of_its_own_is_altered(database: str) -> None:
+    Store.open(database, write=True, create=True).close()
+    as_owner(database, "ALTER FUNCTION ledger_guard_event() SET search_path = elsewhere")
+    with pytest.raises(LedgerError, match="events_insert_guard"):
+        Store.open(database, write=True)
+    upgrade(database)
+    Store.open(database, write=True).close()
+
+
+def test_whoever_could_read_a_view_can_read_it_put_back(database: str) -> None:
+    Store.open(database, write=True, create=True).close()
+    role, within = f"asking_{current_schema(database)}", current_schema(database)
+    as_owner(
+        database,
+        f"CREATE ROLE {role}",
+        f"GRANT USAGE ON SCHEMA {within} TO {role}",
+        f"GRANT SELECT ON runs TO {role}",
+        "GRANT SELECT ON runs TO PUBLIC",
+        "ALTER VIEW runs RENAME COLUMN run_id TO run",
+    )
+    upgrade(database)
+    ((granted,),) = as_owner(database, "SELECT relacl::text FROM pg_class WHERE oid = to_regclass('runs')")
+    assert f"{role}=r/" in granted
+    assert "{=r/" in granted or ",=r/" in granted
+
+
+def test_where_views_cannot_be_compared_that_is_said(database: str) -> None:
+    Store.open(database, write=True, create=True).close()
+    read_only = f"{database}%20-cdefault_transaction_read_only%3Don"
+    with Store.open(read_only) as store, pytest.raises(LedgerError, match="cannot be compared") as raised:
+        store.runs()
+    assert "temporary views" in str(raised.value)

@@ -298,7 +298,7 @@ def test_a_table_made_anew_without_its_keys_is_seen(ledger: Path) -> None:
     connection.executemany("INSERT INTO events (position, envelope, hash) VALUES (?, ?, ?)", kept)
     connection.commit()
     connection.close()
-    with pytest.raises(LedgerError, match=r"lost its guards against change: events, events_insert_guard"):
+    with pytest.raises(LedgerError, match=r"are gone, or not this program's: events, events_insert_guard"):
         Store.open(ledger, write=True)
     with pytest.raises(LedgerBroken, match="guards could not be put back: events"):
         upgrade(ledger)
