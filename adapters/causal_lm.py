@@ -134,6 +134,7 @@ class CausalLM:
         )
         device = _device_of(plan)
         model.to(device).eval().requires_grad_(False)
+        lm.align(model)
         cache = StaticCache(config=model.config, max_cache_len=options["max_cache_length"])
         prompt_tokens = torch.tensor(fed, dtype=torch.int64)
         embedded, logits = lm.prefill(model, cache, prompt_tokens)
@@ -158,6 +159,7 @@ class CausalLM:
             "dtype": lm.NAMES[dtype],
             "attention": lm.attention_of(model),
             "device": str(device),
+            "alignment": str(lm.ALLOCATOR_ALIGNMENT),
             "threads": str(torch.get_num_threads()),
             "torch": torch.__version__,
             "transformers": transformers.__version__,

@@ -535,3 +535,20 @@ def test_the_warm_up_runs_one_block_and_leaves_nothing(family: str, tmp_path: Pa
     assert storages() == before
     assert all(parameter.is_meta for parameter in model.parameters())
     assert model.config.num_hidden_layers == 2
+
+
+def test_weights_at_odd_addresses_get_storages_as_the_allocator_aligns_them() -> None:
+    """A mapped file's tensors lie wherever its header ends; matrix kernels add in another order at odd addresses."""
+    linear = torch.nn.Linear(8, 8, bias=False)
+    tied = torch.nn.Linear(8, 8, bias=False)
+    block = torch.empty(4096, dtype=torch.uint8)
+    odd = block[-block.data_ptr() % 64 + 8 :][: 8 * 8 * 4].view(torch.float32).view(8, 8)
+    odd.copy_(linear.weight.data)
+    linear.weight.data = odd
+    tied.weight = linear.weight
+    model = torch.nn.Sequential(linear, tied)
+    assert model[0].weight.data_ptr() % 64 == 8
+    lm.align(model)
+    assert model[0].weight.data_ptr() % 64 == 0
+    assert model[1].weight is model[0].weight
+    assert torch.equal(model[0].weight.data, odd)
