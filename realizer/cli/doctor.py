@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -18,6 +21,9 @@ from realizer.cli.rendering import cell, emit_json, show, size, table
 
 STATES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 BASE = ("tallystick", "click", "pydantic", "rich", "sqlalchemy", "alembic", "cryptography", "rfc8785")
+PACKAGES = ("ledger", "realizer", "adapters", "migrations")
+LITTLE = 64 << 20
+"""Bytes free below which a ledger is in danger: some runs' worth of events, and SQLite's log of them."""
 OPTIONAL = ("torch", "transformers", "safetensors", "huggingface-hub", "nvidia-ml-py", "psycopg", "datasette")
 
 
@@ -27,8 +33,8 @@ OPTIONAL = ("torch", "transformers", "safetensors", "huggingface-hub", "nvidia-m
 def doctor(ledger: str, as_json: bool) -> int:
     """Look for what would keep runs from being recorded or observed.
 
-    Versions, SQLite, the ledger and its pin, keys, adapters and name clashes, devices, and what of /proc cannot be read
-    here. Exit 1 when there is a problem. Nothing is changed.
+    Versions, SQLite, the ledger and its pin, disk space, keys, adapters and name clashes, devices, and what of /proc
+    cannot be read here. Exit 1 when there is a problem. Nothing is changed.
 
     \b
     Example:
@@ -73,16 +79,27 @@ def versions(_ledger: str) -> Iterator[Diagnosis]:
             yield _note(name, "not installed", f"pip install 'tallystick[{extra}]' where it is needed")
 
 
-def adapters(_ledger: str) -> Iterator[Diagnosis]:
-    """Every adapter can be imported, and the top-level names of ours are nobody else's too."""
-    from realizer.adapter import adapter_names, load_adapter
-
-    for name in ("ledger", "realizer", "adapters", "migrations"):
-        owners = sorted(set(packages_distributions().get(name, ())) - {"tallystick"})
+def clashes(_ledger: str) -> Iterator[Diagnosis]:
+    """The top-level names of ours are nobody else's too, and ours are the ones that Python finds."""
+    ours = Path(__file__).resolve().parents[2]
+    installed = packages_distributions()
+    for name in PACKAGES:
+        owners = sorted(set(installed.get(name, ())) - {"tallystick"})
         if owners:
             yield _problem(
                 f"package {name}", f"{', '.join(owners)} installs one of that name too", "use an environment of its own"
             )
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:
+            yield _problem(f"package {name}", "not found", "install tallystick anew")
+        elif (place := Path(spec.origin).resolve().parent) != ours / name:
+            yield _problem(f"package {name}", f"Python finds {place} in place of ours", "work in another folder")
+
+
+def adapters(_ledger: str) -> Iterator[Diagnosis]:
+    """Every adapter can be imported."""
+    from realizer.adapter import adapter_names, load_adapter
+
     for name in adapter_names():
         try:
             loaded = load_adapter(name)
@@ -111,6 +128,7 @@ def sqlite(_ledger: str) -> Iterator[Diagnosis]:
 def ledger_and_pin(ledger: str) -> Iterator[Diagnosis]:
     """The ledger is sound, and still begins with what was pinned."""
     from ledger import pins
+    from ledger.checkpoints import NoteError
     from ledger.maintenance import check
     from ledger.store import Store
     from realizer.cli.access import shown_ledger
@@ -123,6 +141,9 @@ def ledger_and_pin(ledger: str) -> Iterator[Diagnosis]:
             yield _ok(
                 "ledger", f"{shown_ledger(ledger)}: {found['events']} events, {found['runs']} runs, guards in place"
             )
+        if found.get("role_may_change_events"):
+            role = f"role {found['role']} may change events"
+            yield _note("ledger role", role, "docs/postgresql.md makes one that may not")
         with Store.open(ledger) as store:
             pin = pins.state_pin(store.origin)
             if pin is None:
@@ -132,14 +153,36 @@ def ledger_and_pin(ledger: str) -> Iterator[Diagnosis]:
                 yield _ok("pin", f"holds at {pin.size} events")
     except LedgerBroken as error:
         yield _problem("pin", error.message, error.hint)
+    except NoteError as error:
+        yield _problem("pin", error.message, error.hint)
     except LedgerError as error:
         absent = error.message.startswith("no ledger ")
         yield _note("ledger", error.message, error.hint) if absent else _problem("ledger", error.message, error.hint)
 
 
+def space(ledger: str) -> Iterator[Diagnosis]:
+    """There is room where the ledger and the pins are written, and they may be written there."""
+    from ledger import pins
+    from ledger.database import is_postgres, sqlite_path
+
+    places = [] if is_postgres(ledger) else [("ledger", sqlite_path(ledger).absolute().parent, "--ledger")]
+    places.append(("pins", pins.state_folder().absolute(), pins.STATE_VARIABLE))
+    for what, place, setting in places:
+        there = next(folder for folder in (place, *place.parents) if folder.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            yield _problem(f"folder of {what}", f"{there} is no folder that may be written", f"name another: {setting}")
+            continue
+        free = shutil.disk_usage(there).free
+        said = f"{size(free)} free in {there}"
+        if free < LITTLE:
+            yield _problem(f"space for {what}", said, "free some: an event that cannot be written stops a run")
+        else:
+            yield _ok(f"space for {what}", said)
+
+
 def keys(_ledger: str) -> Iterator[Diagnosis]:
     """Private keys in the current folder are readable by their owner alone."""
-    for path in sorted(Path().glob("*.pem")):
+    for path in sorted(path for path in Path().glob("*.pem") if path.is_file()):
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
             yield _problem(f"key {path}", f"mode {mode:04o}: others may read it", f"chmod 600 {path}")
@@ -168,7 +211,10 @@ def machine(_ledger: str) -> Iterator[Diagnosis]:
             yield _ok(f"memory {resource.key}", size(capacity))
         else:
             yield _problem(f"memory {resource.key}", str(resource.capacity_bytes.detail), None)
-    sample = Probes(Ranges(), []).baseline()
+    yield from _unused_devices([unit.key for unit in observed.compute_units])
+    probes = Probes(Ranges(), [])
+    sample = probes.baseline()
+    probes.close()
     unread = {
         f"{part} {name}": figure.detail or figure.status
         for part, figures in (("process", sample.process), ("host", sample.host))
@@ -181,5 +227,24 @@ def machine(_ledger: str) -> Iterator[Diagnosis]:
         yield _ok("probes", f"all {len(sample.process) + len(sample.host)} figures of processes and host can be read")
 
 
-CHECKS: tuple[Callable[[str], Iterator[Diagnosis]], ...] = (versions, adapters, sqlite, ledger_and_pin, keys, machine)
+def _unused_devices(units: list[str]) -> Iterator[Diagnosis]:
+    """A device that the driver shows and torch cannot use."""
+    from realizer.nvml import Devices
+
+    devices = Devices()
+    try:
+        usable = sum(key.startswith("cuda:") for key in units)
+        if usable < len(devices.devices):
+            names = ", ".join(device.name for device in devices.devices)
+            found = f"the driver shows {len(devices.devices)} ({names}), torch can use {usable}"
+            yield _note("GPU", found, "install a CUDA build of torch, and look at CUDA_VISIBLE_DEVICES")
+        elif not usable:
+            yield _ok("GPU", f"none ({devices.problem or 'the driver shows no device'})")
+    finally:
+        devices.close()
+
+
+CHECKS: tuple[Callable[[str], Iterator[Diagnosis]], ...] = (
+    versions, clashes, adapters, sqlite, ledger_and_pin, space, keys, machine
+)  # fmt: skip
 """Every check yields what it found; adding one is writing one."""

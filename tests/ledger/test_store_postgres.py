@@ -85,6 +85,15 @@ def test_the_documented_role_appends_and_can_do_no_more(database: str) -> None:
         Store.open(f"{restricted}x", write=True)
 
 
+def test_doctor_tells_a_role_that_could_change_events(database: str) -> None:
+    from realizer.cli.doctor import ledger_and_pin
+
+    Store.open(database, write=True, create=True).close()
+    by = {diagnosis.subject: diagnosis for diagnosis in ledger_and_pin(database)}
+    assert (by["ledger"].state, by["ledger role"].state) == ("ok", "note")
+    assert "may change events" in by["ledger role"].found
+
+
 def test_the_documentation_states_the_role() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "postgresql.md").read_text()
     for statement in schema.postgres_role("tally_writer"):
