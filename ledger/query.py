@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -22,13 +23,16 @@ from ledger.named_queries import DEFAULTS, NAMED, NamedQuery
 from ledger.sql_words import Statement, read_statement, refuse_unknown_words
 from ledger.views import views
 
-__all__ = ["NAMED", "NamedQuery", "QueryResult", "run_query", "schema_text"]
+__all__ = ["NAMED", "NamedQuery", "OpenQuery", "QueryResult", "open_query", "run_query", "schema_text"]
 
 MAX_RESULT_BYTES = 64 * 1024 * 1024
-"""Where a result is cut off whatever the row limit: about what a terminal, a pipe and this process bear."""
+"""Where a collected result is cut off whatever the row limit, and the most that one row may take."""
 
 MAX_SQLITE_BYTES = 512 * 1024 * 1024
 """What SQLite may allocate once a query has run in this process: a value can be made a gigabyte long in one step."""
+
+FETCHED_ROWS = 500
+"""How many rows PostgreSQL hands out at a time."""
 
 PROGRESS_OPERATIONS = 1_000
 """How many steps of SQLite's machine pass between two looks at the clock; about 0.1 ms."""
@@ -46,6 +50,29 @@ class QueryResult:
     truncated: bool
 
 
+class OpenQuery:
+    """An answer that is read row by row, so that it takes the memory of one row however long it is.
+
+    Rows are as in a QueryResult; reading them raises QueryError as `run_query` does. `truncated` is told once they are
+    read: the row limit cut the answer off.
+    """
+
+    def __init__(self, columns: list[str], fetched: Iterator[Any], limit: int) -> None:
+        self.columns = columns
+        self.truncated = False
+        self._fetched = fetched
+        self._limit = limit
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        for number, row in enumerate(self._fetched):
+            if number == self._limit:
+                self.truncated = True
+                return
+            if sum(map(_width, row)) > MAX_RESULT_BYTES:
+                raise QueryError(f"a row of the result is larger than {MAX_RESULT_BYTES} bytes", "select less of it")
+            yield tuple(_plain(value) for value in row)
+
+
 def run_query(
     location: str | Path, sql: str, parameters: Mapping[str, object], *, seconds: float = 10, rows: int = 10_000
 ) -> QueryResult:
@@ -54,11 +81,33 @@ def run_query(
     Raises QueryError when the statement is wrong, does more than read, is more than one, or runs longer than `seconds`;
     LedgerError when there is no such ledger. Never writes and never creates a file.
     """
+    collected: list[tuple[Any, ...]] = []
+    total = 0
+    with open_query(location, sql, parameters, seconds=seconds, rows=rows) as answer:
+        for row in answer:
+            if total > MAX_RESULT_BYTES:
+                return QueryResult(answer.columns, collected, True)
+            total += sum(map(_width, row))
+            collected.append(row)
+        return QueryResult(answer.columns, collected, answer.truncated)
+
+
+@contextmanager
+def open_query(
+    location: str | Path, sql: str, parameters: Mapping[str, object], *, seconds: float = 10, rows: int = 10_000
+) -> Iterator[OpenQuery]:
+    """Like `run_query`, for an answer of any size: it is read while the block lasts.
+
+    `seconds` limits the time that the database takes, not the reader's.
+    """
     statement = read_statement(sql)
     bound = _bind(statement, {**DEFAULTS.get(statement.text, {}), **parameters})
     if database.is_postgres(location):
-        return _run_postgres(str(location), statement, bound, seconds, rows)
-    return _run_sqlite(database.sqlite_path(location), statement, bound, seconds, rows)
+        with _on_postgres(str(location), statement, bound, seconds, rows) as answer:
+            yield answer
+    else:
+        with _on_sqlite(database.sqlite_path(location), statement, bound, seconds, rows) as answer:
+            yield answer
 
 
 def _bind(statement: Statement, parameters: Mapping[str, object]) -> dict[str, object]:
@@ -71,22 +120,6 @@ def _bind(statement: Statement, parameters: Mapping[str, object]) -> dict[str, o
         named = ", ".join(f":{name}" for name in sorted(statement.parameters)) or "none"
         raise QueryError(f"the query has no parameter :{unknown[0]}", f"its parameters: {named}")
     return dict(parameters)
-
-
-def _collect(fetch: Any, columns: list[str], rows: int) -> QueryResult:
-    """Rows up to the limits, one by one, as plain values."""
-    collected: list[tuple[Any, ...]] = []
-    total = 0
-    for row in fetch:
-        if len(collected) == rows or total > MAX_RESULT_BYTES:
-            return QueryResult(columns, collected, True)
-        wide = sum(map(_width, row))
-        if wide > MAX_RESULT_BYTES:
-            raise QueryError(f"a row of the result is larger than {MAX_RESULT_BYTES} bytes", "select less of it")
-        total += wide
-        plain = tuple(_plain(value) for value in row)
-        collected.append(plain)
-    return QueryResult(columns, collected, False)
 
 
 def _width(value: Any) -> int:
@@ -115,6 +148,7 @@ def _plain(value: Any) -> Any:
 
 # Numbers of SQLite's C interface (sqlite3.h): the drivers do not export all of them.
 _OK, _DENY = 0, 1
+_INTERRUPT = 9
 _READ, _SELECT, _FUNCTION, _RECURSIVE = 20, 21, 31, 33
 
 SQLITE_FUNCTIONS = frozenset(
@@ -136,28 +170,54 @@ SQLITE_TABLES = frozenset(
 )
 
 
-def _run_sqlite(
+@contextmanager
+def _on_sqlite(
     path: Path, statement: Statement, parameters: dict[str, object], seconds: float, rows: int
-) -> QueryResult:
+) -> Iterator[OpenQuery]:
     database.refuse_version(database.identify_sqlite(path), str(path))
     base = database.SqliteDatabase(path)
     guard = Authorizer(view.name for view in views("sqlite"))
     clock = Clock(seconds)
+
+    @contextmanager
+    def told() -> Iterator[None]:
+        """The database is at work: its time runs, and what it raises becomes one line."""
+        clock.go()
+        try:
+            yield
+        except MemoryError as error:
+            raise QueryError("the query was stopped: it needs too much memory", "make its values smaller") from error
+        except (base.driver.Error, base.driver.Warning, ValueError, OverflowError) as error:
+            if getattr(error, "sqlite_errorcode", None) == _INTERRUPT and not clock.over:
+                # Only the clock interrupts. Else it failed to answer: the operator's interrupt struck in it.
+                raise KeyboardInterrupt from None
+            raise _sqlite_refusal(error, guard, clock) from error
+        finally:
+            clock.rest()
+
     try:
-        base.refuse_altered_views()
-        connection = base.reader()
-        connection.execute(f"PRAGMA hard_heap_limit = {MAX_SQLITE_BYTES}").fetchall()
-        connection.text_factory = _lenient
-        connection.set_authorizer(guard)
-        connection.set_progress_handler(clock, PROGRESS_OPERATIONS)
-        cursor = connection.execute(statement.text, parameters)
-        return _collect(cursor, [column[0] for column in cursor.description or ()], rows)
-    except MemoryError as error:
-        raise QueryError("the query was stopped: it needs too much memory", "make its values smaller") from error
-    except (base.driver.Error, base.driver.Warning, ValueError, OverflowError) as error:
-        raise _sqlite_refusal(error, guard, clock) from error
+        with told():
+            base.refuse_altered_views()
+            connection = base.reader()
+            connection.execute(f"PRAGMA hard_heap_limit = {MAX_SQLITE_BYTES}").fetchall()
+            connection.text_factory = _lenient
+            connection.set_authorizer(guard)
+            connection.set_progress_handler(clock, PROGRESS_OPERATIONS)
+            cursor = connection.execute(statement.text, parameters)
+        columns = [column[0] for column in cursor.description or ()]
+        yield OpenQuery(columns, _fetched(cursor.fetchone, told), rows)
     finally:
         base.close()
+
+
+def _fetched(fetch: Callable[[], Any], told: Callable[[], Any]) -> Iterator[Any]:
+    """Row after row until there is none."""
+    while True:
+        with told():
+            row = fetch()
+        if row is None:
+            return
+        yield row
 
 
 class Authorizer:
@@ -189,15 +249,23 @@ class Authorizer:
 
 
 class Clock:
-    """SQLite's progress callback: interrupts once the time is over."""
+    """A query's time, and SQLite's progress callback: interrupts once it is over. It runs between `go` and `rest`."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._end = time.monotonic() + seconds
         self.over = False
+        self._left = seconds
+        self._since = time.monotonic()
+
+    def go(self) -> None:
+        self._since = time.monotonic()
+
+    def rest(self) -> None:
+        self._left -= time.monotonic() - self._since
+        self.over = self.over or self._left < 0
 
     def __call__(self) -> int:
-        self.over = time.monotonic() > self._end
+        self.over = time.monotonic() - self._since > self._left
         return int(self.over)
 
 
@@ -220,35 +288,59 @@ def _too_long(seconds: float) -> QueryError:
 # --- PostgreSQL ---------------------------------------------------------------------------------------------------
 
 
-def _run_postgres(
+@contextmanager
+def _on_postgres(
     location: str, statement: Statement, parameters: dict[str, object], seconds: float, rows: int
-) -> QueryResult:
+) -> Iterator[OpenQuery]:
     refuse_unknown_words(statement)
     base = postgres.PostgresDatabase(location)
     connection = None
+    clock = Clock(seconds)
+
+    @contextmanager
+    def told() -> Iterator[None]:
+        """The database is at work: its time runs over all that is fetched, and what it raises becomes one line."""
+        if clock.over:
+            raise _too_long(seconds)
+        clock.go()
+        try:
+            yield
+        except base.driver.errors.QueryCanceled as error:
+            raise _too_long(seconds) from error
+        except base.driver.Error as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise QueryError(
+                f"the query failed: {lines[0]}", "`tally query --schema` lists views and columns"
+            ) from error
+        finally:
+            clock.rest()
+
     try:
         base.require_version()
         base.refuse_altered_views()
-        connection = postgres.postgres_connect(
-            location,
-            {
-                "default_transaction_read_only": "on",
-                "statement_timeout": str(max(1, math.ceil(seconds * 1000))),
-                "lock_timeout": "2000",
-                "standard_conforming_strings": "on",
-                "timezone": "UTC",
-            },
-        )
+        with told():
+            connection = postgres.postgres_connect(
+                location,
+                {
+                    "default_transaction_read_only": "on",
+                    "statement_timeout": str(max(1, math.ceil(seconds * 1000))),
+                    "lock_timeout": "2000",
+                    "standard_conforming_strings": "on",
+                    "timezone": "UTC",
+                },
+            )
         # A cursor takes one SELECT and nothing else, and hands out no more rows than are asked for.
-        with connection.transaction(), connection.cursor(name="query") as cursor:
-            cursor.itersize = 500
-            cursor.execute(statement.for_psycopg(), parameters)
-            return _collect(cursor, [column.name for column in cursor.description or ()], rows)
-    except base.driver.errors.QueryCanceled as error:
-        raise _too_long(seconds) from error
-    except base.driver.Error as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise QueryError(f"the query failed: {lines[0]}", "`tally query --schema` lists views and columns") from error
+        with connection.transaction(force_rollback=True), connection.cursor(name="query") as cursor:
+            with told():
+                cursor.execute(statement.for_psycopg(), parameters)
+            waiting: list[Any] = []
+
+            def fetch() -> Any:
+                if not waiting:
+                    waiting.extend(reversed(cursor.fetchmany(FETCHED_ROWS)))
+                return waiting.pop() if waiting else None
+
+            yield OpenQuery([column.name for column in cursor.description or ()], _fetched(fetch, told), rows)
     finally:
         if connection is not None:
             connection.close()

@@ -31,7 +31,7 @@ COMMANDS = {
     "observe": "observing:observe",
     "supersede": "runs:supersede",
     "import": "importing:import_",
-    "query": "ledgers:query",
+    "query": "querying:query",
     "report": "reporting:report",
     "trace": "reporting:trace",
     "serve": "serving:serve",

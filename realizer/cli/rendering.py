@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 UNBOUNDED_WIDTH = 10_000
 """Columns for output that no terminal shows: nothing is wrapped or cut there, so that it can be searched."""
 
-HARMLESS = re.compile(r"[\x20-\x7e]*\Z")
+NOT_PLAIN = re.compile(r"[^\x20-\x7e]")
+NOT_PLAIN_LINES = re.compile(r"[^\x20-\x7e\n\r\t]")
 ACTING_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories that act instead of being seen: controls, direction marks, surrogates, line separators."""
 
@@ -51,9 +52,7 @@ def inert(text: object) -> str:
     their effect; letters of every script stay. Law: `inert(inert(t)) == inert(t)`.
     """
     shown = text if isinstance(text, str) else str(text)
-    if HARMLESS.match(shown):
-        return shown
-    return "".join(_spelt(character) if _acts(character) else character for character in shown)
+    return NOT_PLAIN.sub(lambda found: _spelt(found[0]) if _acts(found[0]) else found[0], shown)
 
 
 def _acts(character: str) -> bool:
@@ -70,9 +69,7 @@ def _spelt(character: str) -> str:
 
 def inert_json(text: str) -> str:
     """JSON text of the same value in which every acting character is written as a JSON escape."""
-    if HARMLESS.match(text):
-        return text
-    return "".join(_json_escape(c) if c not in "\n\r\t" and _acts(c) else c for c in text)
+    return NOT_PLAIN_LINES.sub(lambda found: _json_escape(found[0]) if _acts(found[0]) else found[0], text)
 
 
 def _json_escape(character: str) -> str:
@@ -215,18 +212,6 @@ def facts(pairs: Iterable[tuple[str, object]]) -> Table:
     for name, value in pairs:
         made.add_row(cell(name), value if isinstance(value, Text) else cell(value))
     return made
-
-
-def records(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = ()) -> RenderableType:
-    """Rows as a table; where the columns shown are too few for it, one row below the other, name and value a line."""
-    wanted = [max(map(len, (name, *(str(row[at]) for row in rows)))) for at, name in enumerate(columns)]
-    if not confined() or sum(wanted) + 2 * (len(columns) - 1) <= width():
-        return table(columns, rows, right=right)
-    parts: list[RenderableType] = []
-    for number, row in enumerate(rows):
-        parts += [cell("")] if number else []
-        parts.append(facts(zip(columns, row, strict=True)))
-    return stack(*parts)
 
 
 def indented(part: RenderableType) -> RenderableType:
