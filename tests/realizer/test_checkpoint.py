@@ -299,12 +299,6 @@ def test_a_tensor_that_the_index_does_not_name(tmp_path: Path) -> None:
     assert len(open_checkpoint(directory).tensors) == 4
 
 
-def test_a_tensor_in_two_shards(tmp_path: Path) -> None:
-    directory, _ = sharded(tmp_path)
-    write_safetensors(directory / SECOND, {"b": TWO["b"], "a": TWO["a"]})
-    assert f"tensor 'a' is in two shards: {FIRST} and {SECOND}" in refusal(directory)
-
-
 def test_an_index_without_a_map_or_garbled(tmp_path: Path) -> None:
     directory, _ = sharded(tmp_path)
     write_index(directory, None)
