@@ -40,6 +40,7 @@ from realizer.adapter import (
     ReferenceFixture,
     StepOutput,
     TensorPlace,
+    tensors_of,
 )
 
 if TYPE_CHECKING:
@@ -234,18 +235,18 @@ class CausalLM:
         if planned.role == "staging":
             if planned.streamed_bytes is None:
                 loader.read(layout, memory)
-            self._staged = (materialization_id, memory, list(_tensors(layout, memory).values()))
+            self._staged = (materialization_id, memory, list(tensors_of(layout, memory).values()))
         elif planned.logical_state_id == WEIGHTS:
             streamed = self._load_weights(layout, memory, loader)
-            lm.bind(self._model, self._bindings, _tensors(layout, memory))
+            lm.bind(self._model, self._bindings, tensors_of(layout, memory))
         elif planned.logical_state_id == BUFFERS:
             values = lm.computed_buffers(self._model)
-            for name, tensor in _tensors(layout, memory).items():
+            for name, tensor in tensors_of(layout, memory).items():
                 lm.set_buffer(self._model, name, tensor.copy_(values[name]))
         elif planned.logical_state_id == CACHE:
-            lm.place_cache(self._cache, _tensors(layout, memory), memory.device)
+            lm.place_cache(self._cache, tensors_of(layout, memory), memory.device)
         else:
-            self._baseline = _tensors(layout, memory)
+            self._baseline = tensors_of(layout, memory)
             for tensor in self._baseline.values():
                 tensor.zero_()
         return Claim(layout.representation, layout.bytes, len(layout.places), streamed_bytes=streamed)
@@ -348,8 +349,3 @@ def _device_of(plan: Plan) -> torch.device:
         if str(torch.cuda.get_device_properties(index).uuid) == wanted.removeprefix("GPU-"):
             return torch.device("cuda", index)
     raise TallyError(f"this machine has no GPU {wanted}", "draft the plan on the machine that is to run it")
-
-
-def _tensors(layout: Layout, memory: MemoryRange) -> dict[str, torch.Tensor]:
-    """A tensor over the range for every place."""
-    return {place.name: memory.tensor(lm.DTYPES[place.dtype], place.shape, place.offset) for place in layout.places}

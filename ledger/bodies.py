@@ -1,4 +1,8 @@
-"""What an event says: one frozen form for each type. Every observed fact in it is a `Measurement`."""
+"""What an event says: one frozen form for each type. Every observed fact in it is a `Measurement`.
+
+The docstrings are the source of docs/events.md (`ledger.event_page`): what happened; `by:` whom and when it is appended;
+then every field with its unit.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,21 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from ledger.body_parts import (
+    AdapterIdentity,
+    AddressRange,
+    BoundState,
+    Census,
+    CheckpointFile,
+    Deviation,
+    FreezingReference,
+    ModelIdentity,
+    ObservedComputeUnit,
+    ObservedMemoryResource,
+    PlanReference,
+    SoftwareIdentity,
+    Violation,
+)
 from ledger.measurement import Frozen, Measurement, Measurements
 
 Verdict = Literal["PASS", "FAIL", "INDETERMINATE"]
@@ -23,7 +42,13 @@ class Body(Frozen):
 
 
 class PlanFrozen(Body):
-    """A plan was sealed. One event in a stream of its own; `blob_digest` is SHA-256 of the plan file's bytes."""
+    """A plan was sealed. The one event of a stream of its own.
+
+    by: `plan freeze`, once for each plan digest and ledger.
+    digest: of the plan, by the plan's digest rule.
+    blob_digest: SHA-256 of the plan file's bytes, which lie in `blobs`.
+    note: what the person freezing remarked.
+    """
 
     TYPE = "plan.frozen"
     digest: str
@@ -34,62 +59,24 @@ class PlanFrozen(Body):
 # --- run ----------------------------------------------------------------------------------------------------------
 
 
-class PlanReference(Frozen):
-    """Which plan: the digest it claims, the digest as computed, and the digest of its bytes in `blobs`."""
-
-    claimed_digest: str | None
-    computed_digest: str
-    blob_digest: str
-    plan_schema: str
-
-
-class FreezingReference(Frozen):
-    """The `plan.frozen` event that this run cites.
-
-    `ledger_size` is how many events the ledger held when the run was about to be opened: an earlier freezing lies below.
-    """
-
-    hash: str
-    position: int
-    digest: str
-    ledger_size: int | None = None
-
-
-class AdapterIdentity(Frozen):
-    name: str
-    version: str
-    distribution: str | None = None
-
-
-class SoftwareIdentity(Frozen):
-    """What ran: library versions, the source commit and whether it was dirty (0 or 1), digest of the installed files."""
-
-    versions: dict[str, str]
-    source_commit: Measurement
-    source_dirty: Measurement
-    files_digest: Measurement
-
-
-class CheckpointFile(Frozen):
-    """One checkpoint file: its name relative to the checkpoint directory, bytes, and SHA-256 where it was hashed."""
-
-    name: str
-    size: Measurement
-    digest: Measurement
-
-
-class ModelIdentity(Frozen):
-    """What the checkpoint says of itself. Digests: of config.json, and of all tensor headers (name, dtype, shape, span)."""
-
-    repository: Measurement
-    revision: Measurement
-    config_digest: Measurement
-    headers_digest: Measurement
-    directory: Measurement
-
-
 class RunOpened(Body):
-    """A run began. `plan` is null only for a witness without one; `witness_of` names the run watched, or is null."""
+    """A run began. The first event of every run.
+
+    by: the realizer, an importer or a witness, before anything else happens.
+    purpose: what kind of run: carried out here, read from a document, or watched from outside.
+    plan: null only for a witness without one.
+    frozen: the freezing that the run cites; null when the ledger had none.
+    adapter: who carries the plan out; null where nobody does.
+    software: what ran.
+    argv: the command line, secrets masked.
+    user, hostname, pid: who, where, and which process.
+    labels: `--label` of whoever started it.
+    challenge: a verifier's text: the run is no older than it.
+    model: what the checkpoint says of itself.
+    checkpoint_files: the files with sizes, and digests where the plan has any.
+    witness_of: id of the run that a witness watches, or null.
+    provenance: of an import: what the document says of its making.
+    """
 
     TYPE = "run.opened"
     purpose: Literal["realization", "import", "witness"]
@@ -110,7 +97,12 @@ class RunOpened(Body):
 
 
 class RunClosed(Body):
-    """The run ended. `error_type` and `message` say why when it did not complete."""
+    """The run ended.
+
+    by: whoever opened it, last; a killed process leaves none.
+    outcome: how it ended.
+    error_type, message: the error's class and one line of it, when it did not complete.
+    """
 
     TYPE = "run.closed"
     outcome: Literal["completed", "failed", "aborted", "rejected"]
@@ -119,7 +111,13 @@ class RunClosed(Body):
 
 
 class VerdictRecorded(Body):
-    """The verdict as judged when the run closed; whoever judges again may come to another, and theirs counts."""
+    """The verdict as judged when the run closed; whoever judges again may come to another, and theirs counts.
+
+    by: the judge, after the close: in `realize`, `import RESULT` and `observe --plan`, never in `reconcile`.
+    judge_version: of the rules.
+    verdict, assurance: what they came to.
+    codes: of the findings, sorted, each once.
+    """
 
     TYPE = "verdict.recorded"
     judge_version: str
@@ -129,7 +127,11 @@ class VerdictRecorded(Body):
 
 
 class RunSuperseded(Body):
-    """A correction: another run takes this one's place. Nothing is edited or deleted."""
+    """A correction: another run takes this one's place. Nothing is edited or deleted.
+
+    by: the operator, by `supersede`, after the close.
+    reason: in the operator's words.
+    """
 
     TYPE = "run.superseded"
     reason: str
@@ -139,28 +141,13 @@ class RunSuperseded(Body):
 # --- environment --------------------------------------------------------------------------------------------------
 
 
-class ObservedMemoryResource(Frozen):
-    """A memory domain as the machine shows it. `parent` is the `key` of the resource that it is carved from."""
-
-    key: str
-    kind: Measurement
-    capacity_bytes: Measurement
-    available_bytes: Measurement
-    parent: str | None = None
-
-
-class ObservedComputeUnit(Frozen):
-    """A Compute Unit as the machine shows it. `device_uuid` of a CPU domain is unavailable: it has none."""
-
-    key: str
-    kind: Measurement
-    device_uuid: Measurement
-    name: Measurement
-    memory_resources: list[str] = Field(default_factory=list)
-
-
 class EnvironmentObserved(Body):
-    """The machine, as found and not as planned. `key`s are the machine's own names, or the document's in an import."""
+    """The machine, as found and not as planned. `key`s are the machine's own names, or the document's in an import.
+
+    by: the realizer, the witness or an importer, right after `run.opened`.
+    compute_units, memory_resources: all that were found.
+    facts: other figures that bear on memory and speed, by name.
+    """
 
     TYPE = "environment.observed"
     compute_units: list[ObservedComputeUnit]
@@ -169,29 +156,37 @@ class EnvironmentObserved(Body):
 
 
 class PlanAccepted(Body):
-    """The plan passed every check against machine, checkpoint and adapter. Bytes are the plan's, per Memory Resource."""
+    """The plan passed every check against machine, checkpoint and adapter.
+
+    by: the realizer, before anything is allocated.
+    required_bytes: what the plan needs of each Memory Resource (bytes, by plan id).
+    bindings: plan id of a Compute Unit or Memory Resource -> the observed `key` that it was bound to.
+    """
 
     TYPE = "plan.accepted"
     required_bytes: dict[str, int]
     bindings: dict[str, str] = Field(default_factory=dict)
-    """Plan id (Compute Unit or Memory Resource) -> the observed `key` that it was bound to."""
-
-
-class Violation(Frozen):
-    """One reason why a plan is refused."""
-
-    code: str
-    subject: str
-    message: str
 
 
 class PlanRejectedEvent(Body):
+    """Something speaks against the plan; nothing was allocated.
+
+    by: the realizer, in place of `plan.accepted`; `run.closed` follows.
+    violations: all of them at once.
+    """
+
     TYPE = "plan.rejected"
     violations: list[Violation]
 
 
 class ReferenceBound(Body):
-    """The reference fixture that decode is compared with; `provenance` is what the fixture says it was made with."""
+    """The reference fixture that decode is compared with.
+
+    by: the realizer, before the plan is accepted, when a fixture was given.
+    planned_digest: what the plan binds.
+    digest: SHA-256 of the fixture file at hand.
+    provenance: what the fixture says it was made with.
+    """
 
     TYPE = "reference.bound"
     planned_digest: str | None
@@ -203,6 +198,11 @@ class ReferenceBound(Body):
 
 
 class MaterializationStarted(Body):
+    """A range is about to be allocated and filled.
+
+    by: the realizer, for each materialization in the plan's order.
+    """
+
     TYPE = "materialization.started"
     materialization_id: str
     logical_state_id: str
@@ -213,7 +213,15 @@ class MaterializationStarted(Body):
 
 
 class MaterializationRealized(Body):
-    """What the adapter claims to have realised."""
+    """What the adapter claims to have realised.
+
+    by: the realizer, with the adapter's word, when its `realize` returned.
+    bytes: of the tensors placed, without padding.
+    tensors: how many.
+    streamed_bytes: what passed through a ring (bytes).
+    unplanned_bytes: what the adapter kept besides (bytes).
+    elapsed_ns: allocation and adapter together (ns).
+    """
 
     TYPE = "materialization.realized"
     materialization_id: str
@@ -229,20 +237,19 @@ class MaterializationRealized(Body):
     elapsed_ns: Measurement | None = None
 
 
-class AddressRange(Frozen):
-    """Where live storage lies: first address and length in bytes, in the address space of `space` (host or a device)."""
-
-    space: str
-    start: int
-    length: int
-
-
 class MaterializationObserved(Body):
     """What a probe saw by itself: live storages attributed by address to the range the engine allocated.
 
-    `representation` is the planned name only when the live tensors match that representation's layout (dtype, shape,
-    offset of every tensor); `live` is 1 or 0. `source_digest` and `resident_digest` are digests over the per-tensor
-    digests (details in the blob `tensors_blob`), where content was verified.
+    by: the realizer's probe, right after the claim; a witness of what it sees from outside; an importer, as declared.
+    memory_resource_id: the plan's id of the memory that the live tensors lie on.
+    representation: the planned name only when dtype, shape and offset of every live tensor are that layout's.
+    bytes: of live storages in the range.
+    storages, tensors: how many are alive there.
+    live: 1 or 0.
+    ranges: the range's addresses.
+    source_digest, resident_digest: over the per-tensor digests of what was read and of what lies there, where content was
+    verified.
+    tensors_blob: digest of the document in `blobs` with one row a tensor.
     """
 
     TYPE = "materialization.observed"
@@ -263,12 +270,24 @@ class MaterializationObserved(Body):
 
 
 class MaterializationSkipped(Body):
+    """An optional materialization was not made.
+
+    by: an importer, where the document says so; this program's realizer skips none.
+    reason: why.
+    """
+
     TYPE = "materialization.skipped"
     materialization_id: str
     reason: str
 
 
 class MaterializationFailed(Body):
+    """A range could not be allocated or filled; the run ends.
+
+    by: the realizer, when allocation or adapter raised or gave back no claim.
+    error_type, message: the error's class and one line of it.
+    """
+
     TYPE = "materialization.failed"
     materialization_id: str
     error_type: str
@@ -279,7 +298,11 @@ class MaterializationFailed(Body):
 
 
 class ReleaseAuthorized(Body):
-    """The pure rule allowed the release: exactly these distinct materializations qualify."""
+    """The pure rule allowed the release.
+
+    by: the realizer, when every materialization is realised, for each staging.
+    qualifying_ids: exactly the distinct materializations that qualify.
+    """
 
     TYPE = "release.authorized"
     materialization_id: str
@@ -287,6 +310,13 @@ class ReleaseAuthorized(Body):
 
 
 class ReleaseRefused(Body):
+    """The pure rule did not allow the release; the staging stays.
+
+    by: the realizer, in place of `release.authorized`.
+    qualifying_ids: those that qualify: none.
+    reason: what was missing.
+    """
+
     TYPE = "release.refused"
     materialization_id: str
     qualifying_ids: list[str]
@@ -294,7 +324,13 @@ class ReleaseRefused(Body):
 
 
 class MaterializationReleased(Body):
-    """Staging was given up. Bytes are the probe's: live before, live after, and what went; owners are those at release."""
+    """Staging was given up.
+
+    by: the realizer, with its probe's figures, right after the range was freed or could not be.
+    bytes_before, bytes_after: live storages in the range (bytes).
+    released_bytes: the difference (bytes).
+    owners_total, owners_alive: storages that held the range when it was observed, and those of them alive now.
+    """
 
     TYPE = "materialization.released"
     materialization_id: str
@@ -308,9 +344,14 @@ class MaterializationReleased(Body):
 class ReclamationObserved(Body):
     """What went back to the operating system.
 
-    `phase` is `after-release` or `after-decode`. `region_mapped` is 1 when the staging region is still in smaps, else 0.
-    `tree_before` and `tree_after` are the process tree's summed classes just before the release and now (bytes);
-    `ratio` = (tree_before - tree_after) / staging bytes. `system` holds machine-wide figures: recorded, never judged.
+    by: the realizer's probe, after each release and again after the last decode.
+    phase: when it was looked.
+    owners_total, owners_alive: storages that held the range when it was observed, and those of them alive now.
+    region_mapped: 1 when the staging region is still in smaps, else 0.
+    tree_before, tree_after: the process tree's summed classes just before the release and now (bytes).
+    ratio: (tree_before - tree_after) / staging bytes.
+    classes_before, classes_after: the classes one by one (bytes).
+    system: machine-wide figures: recorded, never judged.
     """
 
     TYPE = "reclamation.observed"
@@ -331,7 +372,13 @@ class ReclamationObserved(Body):
 
 
 class AuthorityEstablished(Body):
-    """Who defines mutable state. `lineage` is the tag read back from the owner's range, not the plan's word."""
+    """Who defines mutable state.
+
+    by: the realizer, after the releases, for each planned authority.
+    memory_resource_id: where the owner was last observed.
+    lineage: the tag read back from the owner's range, not the plan's word.
+    owner_range: where that range lies.
+    """
 
     TYPE = "authority.established"
     logical_state_id: str
@@ -341,16 +388,15 @@ class AuthorityEstablished(Body):
     owner_range: AddressRange | None
 
 
-class BoundState(Frozen):
-    """One piece of required state as found at activation."""
-
-    logical_state_id: str
-    materialization_id: str
-    memory_resource_id: str
-
-
 class ExecutionActivated(Body):
-    """Execution is bound to live state. `compute_unit_id` is the unit that the parameters were found on."""
+    """Execution is bound to live state.
+
+    by: the realizer, when the adapter's `activate` returned.
+    execution_id: in the plan.
+    compute_unit_id: the plan's id of the unit that the parameters were found on.
+    strategy_unit: as planned.
+    state: what it was bound to.
+    """
 
     TYPE = "execution.activated"
     execution_id: str
@@ -359,19 +405,21 @@ class ExecutionActivated(Body):
     state: list[BoundState]
 
 
-class Deviation(Frozen):
-    """A tensor laid against its reference. `exact` is 1 when bit-equal, else 0; a non-finite figure is null and failed."""
-
-    exact: Measurement
-    max_absolute: Measurement
-    max_relative: Measurement
-    nan_count: Measurement
-    inf_count: Measurement
-    within_tolerance: Measurement | None = None
-
-
 class DecodeRan(Body):
-    """One prefill (`repetition` null) or one repeated decode (`repetition` from 0) from the restored baseline."""
+    """One prefill, or one repeated decode from the restored baseline.
+
+    by: the realizer, when the step is over; nothing is recorded while the model runs.
+    execution_id: in the plan.
+    phase: prefill or repetition.
+    repetition: from 0; null for prefill.
+    mode: how it ran.
+    input, output: deviations from the reference's.
+    tokens: how many.
+    tokens_digest: SHA-256 of the token ids, one a line.
+    output_digest: SHA-256 of the output's dtype, shape and bytes.
+    elapsed_ns: the step, device synchronised (ns).
+    plan_lookups: looks into the plan while it ran.
+    """
 
     TYPE = "decode.ran"
     execution_id: str
@@ -388,7 +436,16 @@ class DecodeRan(Body):
 
 
 class SourceAccessed(Body):
-    """An access to the checkpoint that a watch saw while none should happen. `attributed_to` `tree` is the run's own."""
+    """An access to the checkpoint that a watch saw while none should happen.
+
+    by: the realizer's watch, at the end of the run; a witness.
+    path: of the file.
+    access: what was seen.
+    attributed_to: `tree` is the run's own processes.
+    pid: of the process, where known.
+    count: how often.
+    means: which watch saw it.
+    """
 
     TYPE = "source.accessed"
     path: Measurement
@@ -400,7 +457,15 @@ class SourceAccessed(Body):
 
 
 class SourceWatched(Body):
-    """How well the checkpoint was watched from the release on: 1 or 0 for armed and overflow, counts of what was seen."""
+    """How well the checkpoint was watched from the release on.
+
+    by: the realizer's watch, at the end of the run; a witness.
+    armed, overflowed, network_filesystem: 1 or 0.
+    tree_accesses, other_accesses: how many were seen, of the run's own processes and of others.
+    mapped_files, open_descriptors: checkpoint files held so by the tree.
+    read_bytes: the tree's read counter across decode (bytes).
+    means: the watches that ran.
+    """
 
     TYPE = "source.watched"
     armed: Measurement
@@ -417,24 +482,18 @@ class SourceWatched(Body):
 # --- memory -------------------------------------------------------------------------------------------------------
 
 
-class Census(Frozen):
-    """Live tensor storages by owner, in bytes; what no owner explains stands apart. New since the baseline only."""
-
-    by_owner: Measurements = Field(default_factory=dict)
-    unowned_host_bytes: Measurement
-    unowned_device_bytes: Measurement
-    unowned_host_storages: Measurement
-    evidence_host_by_role: Measurements = Field(default_factory=dict)
-
-
 class MemorySampled(Body):
     """The process tree's memory at a labelled point.
 
-    Labels: `baseline`, `materialized:ID`, `before-release:ID`, `after-release:ID`, `after-decode`, `closing`, or free.
-    `process` keys (bytes; faults and swaps are counts): vm_rss, vm_hwm, rss_anon, rss_file, rss_shmem, vm_swap, hugetlb,
-    vm_pin, minor_faults, major_faults, swap_in, swap_out, new_file_mappings, checkpoint_mappings, new_tmpfs_files,
-    tree_sum. `host`: machine-wide figures; `cgroup`: the own cgroup's, with `others`, its processes outside the tree.
-    `cuda`: per device `DEVICE.allocated`, `.reserved`, `.peak`, `.process`, and `host_pool`.
+    by: the realizer's probe at each step; a witness of the processes it watches.
+    label: `baseline`, `materialized:ID`, `before-release:ID`, `after-release:ID`, `after-decode`, `closing`, or free.
+    process: the tree (bytes; faults and swaps are counts): vm_rss, vm_hwm, rss_anon, rss_file, rss_shmem, vm_swap, hugetlb,
+    vm_pin, minor_faults, major_faults, swap_in, swap_out, new_file_mappings, checkpoint_mappings, new_tmpfs_files, tree_sum.
+    host: machine-wide figures.
+    cgroup: the own cgroup's, with `others`, its processes outside the tree.
+    cuda: per device `DEVICE.allocated`, `.reserved`, `.peak`, `.process`, and `host_pool` (bytes).
+    census: the tensors; null where the interpreter is another's.
+    mapped_files: names of files mapped by the tree.
     """
 
     TYPE = "memory.sampled"

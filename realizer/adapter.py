@@ -7,12 +7,13 @@ are found through the entry points of group `tallystick.adapters`.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ledger.errors import NotFound, TallyError
+from ledger.errors import CheckpointError, NotFound, TallyError
 from ledger.plan import Plan
 
 if TYPE_CHECKING:
@@ -33,6 +34,17 @@ DTYPE_BITS = {
     "C64": 64,
 }  # fmt: skip
 """Bits an element takes, by the dtype names of the safetensors format."""
+
+TORCH_NAMES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu", "F16": "float16", "BF16": "bfloat16", "U16": "uint16", "I16": "int16",
+    "F32": "float32", "U32": "uint32", "I32": "int32", "F64": "float64", "U64": "uint64", "I64": "int64",
+    "C64": "complex64",
+}  # fmt: skip
+"""torch's names of the safetensors dtypes whose elements torch can address one by one."""
+
+MODES = ("eager", "cuda-graph")
+"""The modes in which decode may run."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +97,21 @@ def pack(representation: str, tensors: Sequence[tuple[str, str, tuple[int, ...],
         places.append(place)
         offset += -(-place.bytes // RANGE_ALIGNMENT) * RANGE_ALIGNMENT
     return Layout(representation, tuple(places))
+
+
+def tensors_of(layout: Layout, memory: MemoryRange) -> dict[str, torch.Tensor]:
+    """A tensor over the range for every place, by the place's name, with its dtype and shape.
+
+    Raises TallyError for a place outside the range, and for a dtype whose elements torch does not address.
+    """
+    import torch
+
+    if odd := next((place for place in layout.places if place.dtype not in TORCH_NAMES), None):
+        raise TallyError(f"no torch dtype addresses single elements of {odd.dtype}, which {odd.name!r} has")
+    return {
+        place.name: memory.tensor(getattr(torch, TORCH_NAMES[place.dtype]), place.shape, place.offset)
+        for place in layout.places
+    }
 
 
 @dataclass(frozen=True)
@@ -165,6 +192,12 @@ class Adapter(Protocol):
     The engine calls, in this order: the constructor, `violations`, and for each materialization in plan order `layout`
     and `realize`; then `release` for each staging materialization; `activate`; and, when decode is planned, `prefill`,
     `save_baseline`, and per repetition `restore_baseline` and `decode`. `model` is what the caller may use afterwards.
+
+    A class that derives from this one inherits `recognises`, `tokens` and `decode_modes`, and cannot be built while it
+    lacks another member. It may have besides: `warm_up(device)`, called before the memory baseline; `answer(prompt,
+    most_tokens) -> str` for `realize --prompt`; `content(materialization_id) -> Layout` and
+    `derived_digests(materialization_id, loader)` for `--verify-content` of joined or computed tensors;
+    `published(name) -> bytes` for `plan draft --published`; `synthesize` for `synth`.
     """
 
     name: str
@@ -175,19 +208,22 @@ class Adapter(Protocol):
     @classmethod
     def recognises(cls, plan: Plan) -> bool:
         """Whether a plan that names no adapter (the R1 dialect) is this adapter's. Imports and allocates nothing."""
-        ...
+        return False
 
     @classmethod
+    @abstractmethod
     def unsupported(cls, checkpoint: Checkpoint) -> str | None:
         """Why this checkpoint cannot be realised (naming the first key that does not map), or None."""
         ...
 
     @classmethod
+    @abstractmethod
     def draft(cls, checkpoint: Checkpoint, request: DraftRequest) -> Draft:
         """The adapter's part of a plan, with exact expected bytes from the checkpoint's headers."""
         ...
 
     @classmethod
+    @abstractmethod
     def reference(
         cls, plan: Plan, checkpoint: Checkpoint, prompt: str | None, tokens: Sequence[int]
     ) -> ReferenceFixture:
@@ -197,49 +233,59 @@ class Adapter(Protocol):
     @classmethod
     def tokens(cls, checkpoint: Checkpoint, prompt: str) -> list[int]:
         """The prompt's token ids by the checkpoint's own tokenizer. Raises CheckpointError where it has none."""
-        ...
+        raise CheckpointError(f"adapter {cls.name} has no tokenizer", "give token ids with --tokens")
 
+    @abstractmethod
     def violations(self) -> list[tuple[str, str]]:
         """(subject id, message) for everything in the plan that this adapter cannot carry out; nothing is allocated."""
         ...
 
+    @abstractmethod
     def layout(self, materialization_id: str) -> Layout:
         """How that materialization will lie in its range."""
         ...
 
+    @abstractmethod
     def realize(self, materialization_id: str, memory: MemoryRange, loader: Loader) -> Claim:
         """Fill the range. Keeps no storage outside the ranges it was given, nor a mapping of a checkpoint file."""
         ...
 
     def decode_modes(self) -> tuple[str, ...]:
         """The modes in which repeated decode runs here, in order: `eager`, and `cuda-graph` where it can be captured."""
-        ...
+        return ("eager",)
 
+    @abstractmethod
     def release(self, materialization_id: str) -> None:
         """Drop every reference into that staging range. The engine unmaps it afterwards."""
         ...
 
+    @abstractmethod
     def activate(self, execution_id: str) -> torch.device:
         """Bind execution to the realised state; the device that parameters are on."""
         ...
 
+    @abstractmethod
     def prefill(self, fixture: ReferenceFixture) -> StepOutput:
         """Run the prompt from empty state."""
         ...
 
+    @abstractmethod
     def save_baseline(self) -> None:
         """Copy the authoritative runtime state into the replay baseline's range."""
         ...
 
+    @abstractmethod
     def restore_baseline(self) -> None:
         """Copy the replay baseline back into the authoritative runtime state."""
         ...
 
+    @abstractmethod
     def decode(self, fixture: ReferenceFixture, mode: str = "eager") -> StepOutput:
         """Decode from the current state, as many steps as the fixture has. No plan look-up, no checkpoint access."""
         ...
 
     @property
+    @abstractmethod
     def model(self) -> Any:
         """The live model, as realised."""
         ...

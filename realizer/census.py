@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledger.bodies import Census
 from ledger.measurement import Measurement, measured
-from realizer.adapter import Layout, TensorPlace
+from realizer.adapter import TORCH_NAMES, Layout, TensorPlace
 from realizer.memory import DeviceRange, MemoryRange, Ranges
 
 if TYPE_CHECKING:
@@ -25,13 +25,6 @@ if TYPE_CHECKING:
 
 EVIDENCE_PREFIX = "evidence:"
 
-TORCH_NAMES = {
-    "BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu", "F16": "float16", "BF16": "bfloat16", "U16": "uint16", "I16": "int16",
-    "F32": "float32", "U32": "uint32", "I32": "int32", "F64": "float64", "U64": "uint64", "I64": "int64",
-    "C64": "complex64",
-}  # fmt: skip
-"""torch's names of the safetensors dtypes whose elements torch can address one by one."""
 _RAW = frozenset({"F4", "F6_E2M3", "F6_E3M2", "F8_E8M0"})
 """Dtypes that may lie there as plain bytes: not every torch version has a type for them."""
 

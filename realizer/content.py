@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ledger.canonical import sha256_digest
 from ledger.measurement import Measurement, measured, unavailable
+from realizer import answers
 from realizer.adapter import Layout, TensorPlace
 from realizer.checkpoint import collector_paused
 from realizer.memory import SYSTEM_RAM, MemoryRange, allocate
@@ -57,7 +58,8 @@ def content_of(adapter: Adapter, materialization_id: str, memory: MemoryRange, l
     `derived_digests`; of others the layout's places are taken as they are.
     """
     with collector_paused():
-        cut: Layout = getattr(adapter, "content", adapter.layout)(materialization_id)
+        call = "content" if hasattr(adapter, "content") else "layout"
+        cut = answers.held_layout(adapter, call, getattr(adapter, call)(materialization_id))
         derived: dict[str, str] = {}
         if any(place.derived for place in cut.places):
             anew: Any = getattr(adapter, "derived_digests", None)

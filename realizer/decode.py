@@ -17,7 +17,8 @@ from ledger.canonical import sha256_digest
 from ledger.errors import TallyError
 from ledger.measurement import Measurement, measured, unavailable
 from ledger.plan import Correctness
-from realizer.adapter import Adapter, PlanHandle, ReferenceFixture, StepOutput
+from realizer import answers
+from realizer.adapter import MODES, Adapter, PlanHandle, ReferenceFixture, StepOutput
 
 if TYPE_CHECKING:
     import torch
@@ -223,11 +224,11 @@ def _run(
     handle: PlanHandle,
     adapter: Adapter,
 ) -> DecodeRan:
-    if mode not in ("eager", "cuda-graph"):
+    if mode not in MODES:
         raise TallyError(f"decode mode {mode!r} is neither eager nor cuda-graph")
     looked = handle.lookups
     started = time.perf_counter_ns()
-    output = step()
+    output = answers.step(adapter, "prefill" if phase == "prefill" else "decode", step())
     _synchronise(output.output)
     elapsed = time.perf_counter_ns() - started
     looked = handle.lookups - looked

@@ -18,6 +18,7 @@ from ledger.plan import (
     DEFAULT_UNATTRIBUTED_BYTES,
     TALLY_SCHEMA,
 )
+from realizer import answers
 from realizer.adapter import Adapter, DraftRequest
 from realizer.checkpoint import Checkpoint, Progress
 
@@ -68,7 +69,8 @@ def draft_plan(
     repository = checkpoint.repository or source or str(checkpoint.directory)
     revision = checkpoint.revision or LOCAL_REVISION
     machine = machine_part(environment, options.device, repository, revision)
-    part = adapter.draft(
+    part = answers.draft(
+        adapter,
         checkpoint,
         DraftRequest(
             device=options.device,

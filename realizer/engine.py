@@ -52,7 +52,7 @@ from ledger.plan import Execution, Materialization, Plan
 from ledger.reconcile import Judgement, judge
 from ledger.reconcile.staging import qualifying_ids
 from ledger.recording import Recorded
-from realizer import decode, device_copies, environment
+from realizer import answers, decode, device_copies, environment
 from realizer.adapter import Adapter, Layout, PlanHandle, ReferenceFixture
 from realizer.checkpoint import Checkpoint, open_checkpoint
 from realizer.content import content_of
@@ -155,6 +155,7 @@ def realize(
     opened = _opened(request, checkpoint, progress)
     ranges = Ranges()
     watch: CheckpointWatch | None = None
+    realization: _Realization | None = None
     try:
         emit(opened)
         if checkpoint is None:
@@ -173,13 +174,14 @@ def realize(
     except KeyboardInterrupt:
         emit(RunClosed(outcome="aborted", error_type="KeyboardInterrupt", message="interrupted by the operator"))
         raise
-    except SystemExit as error:
-        # An adapter, or what it calls, gave up on the process: that must not end as the command's own success.
-        emit(RunClosed(outcome="failed", error_type=type(error).__name__, message=_one_line(error)))
-        raise RealizationFailed(f"the adapter asked the process to exit ({_one_line(error)})") from error
     except Exception as error:
         emit(RunClosed(outcome="failed", error_type=type(error).__name__, message=_one_line(error)))
         raise
+    except BaseException as error:
+        # An adapter, or what it calls, gave up on the process (SystemExit, GeneratorExit, a cancellation): that must
+        # neither leave the run open nor end as the command's own success.
+        emit(RunClosed(outcome="failed", error_type=type(error).__name__, message=_one_line(error)))
+        raise answers.gave_up((realization and realization.adapter) or request.adapter, error) from error
     finally:
         if watch is not None:
             watch.close()
@@ -246,6 +248,7 @@ class _Realization:
     watch: CheckpointWatch
     state: Callable[[], RunState]
     bindings: dict[str, str] = field(default_factory=dict)
+    adapter: Adapter | None = None
 
     @property
     def plan(self) -> Plan:
@@ -255,7 +258,7 @@ class _Realization:
         observed = environment.observe_environment(private=self.request.private)
         self.emit(observed)
         validation = self._validate(observed)
-        adapter = _accepted(validation)
+        self.adapter = adapter = _accepted(validation)
         self.bindings = validation.bindings
         self._warm_up(adapter)
         self.probes = Probes(
@@ -365,7 +368,6 @@ class _Realization:
 
     def _materialize(self, planned: Materialization, adapter: Adapter, loader: Loader) -> MemoryRange:
         """Allocate the range, have the adapter fill it, and record its claim and then what the probe sees."""
-        layout = adapter.layout(planned.id)
         self.emit(
             MaterializationStarted(
                 materialization_id=planned.id,
@@ -379,6 +381,7 @@ class _Realization:
         lineage = [a.lineage for a in self.plan.document.authorities if a.materialization_id == planned.id]
         started = time.monotonic_ns()
         try:
+            layout = answers.layout(adapter, planned.id)
             memory = self.ranges.allocate(
                 self.plan.memory_resources[planned.memory_resource_id].kind,
                 layout.length if planned.streamed_bytes is None else planned.expected_bytes,
@@ -387,8 +390,10 @@ class _Realization:
                 tag=lineage[0] if lineage else None,
                 pinned=planned.streamed_bytes is not None and bool(self._accelerators()),
             )
-            claim = adapter.realize(planned.id, memory, loader)
-        except Exception as error:
+            claim = answers.claim(adapter, adapter.realize(planned.id, memory, loader))
+        except KeyboardInterrupt:
+            raise  # the operator's, and no failure of the materialization
+        except BaseException as error:
             self.emit(
                 MaterializationFailed(
                     materialization_id=planned.id, error_type=type(error).__name__, message=_one_line(error)
@@ -523,7 +528,7 @@ class _Realization:
                             memory_resource_id=str(resource),
                         )
                     )
-        device = adapter.activate(execution.id)
+        device = answers.device(adapter, execution.id)
         self.emit(
             ExecutionActivated(
                 execution_id=execution.id,
@@ -538,7 +543,7 @@ class _Realization:
     def _decode(self, execution: Execution, adapter: Adapter, fixture: ReferenceFixture) -> None:
         """Prefill once, then repeat decode from the restored baseline. Nothing is recorded while the model runs."""
         expected = self.plan.correctness
-        for mode in adapter.decode_modes():
+        for mode in answers.decode_modes(adapter):
             steps = 1 + expected.repetitions
             self.progress(f"decode {mode}", 0, steps)
             if expected.prefill:

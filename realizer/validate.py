@@ -15,6 +15,7 @@ from ledger.plan import Plan
 from ledger.plan_checks import check_plan
 from ledger.reconcile.environment import bind_environment
 from ledger.reconcile.peak import required_bytes
+from realizer import answers
 from realizer.adapter import Adapter, PlanHandle, adapter_for
 from realizer.checkpoint import Checkpoint
 
@@ -52,16 +53,19 @@ def validate(
     instance: Adapter | None = None
     try:
         adapter = adapter or adapter_for(plan)
-        why = adapter.unsupported(checkpoint)
+        answers.require_members(adapter)
+        why = answers.unsupported(adapter, checkpoint)
         if why is not None:
             violations.append(Violation(code="adapter.unsupported", subject=adapter.name, message=why))
         else:
             instance = adapter(handle, checkpoint)
             violations += [
                 Violation(code="adapter.refused", subject=subject, message=message)
-                for subject, message in instance.violations()
+                for subject, message in answers.violations(instance)
             ]
             violations += _expected_bytes(plan, instance)
+    except answers.AdapterFault:
+        raise  # no fault of the plan: the run fails
     except NotFound as error:
         violations.append(Violation(code="adapter.unknown", subject="plan", message=str(error)))
     except TallyError as error:
@@ -170,7 +174,9 @@ def _expected_bytes(plan: Plan, adapter: Adapter) -> list[Violation]:
         if materialization.streamed_bytes is not None:
             continue
         try:
-            layout = adapter.layout(materialization.id)
+            layout = answers.layout(adapter, materialization.id)
+        except answers.AdapterFault:
+            raise
         except TallyError as error:
             violations.append(Violation(code="adapter.refused", subject=materialization.id, message=str(error)))
             continue

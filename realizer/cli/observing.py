@@ -219,7 +219,7 @@ def _opened(
     private: bool,
 ) -> RunOpened:
     from ledger.bodies import PlanReference, RunOpened
-    from realizer.cli.realization import freezing
+    from realizer.recorded import freezing
     from realizer.software import process_facts, software_identity
 
     reference = None

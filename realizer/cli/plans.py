@@ -176,12 +176,13 @@ def _adapter(name: str | None, checkpoint: Checkpoint) -> type[Adapter]:
 
     Raises NotFound saying why each refused: the first key that does not map, or another kind of model.
     """
+    from realizer import answers
     from realizer.adapter import adapter_names, load_adapter
 
     refusals = []
     for candidate in [name] if name is not None else adapter_names():
         found = load_adapter(candidate)
-        why = found.unsupported(checkpoint)
+        why = answers.unsupported(found, checkpoint)
         if why is None:
             return found
         refusals.append(f"{candidate}: {why}")

@@ -19,7 +19,7 @@ from realizer.cli.plan_views import read_plan
 from realizer.cli.rendering import emit_json, emit_text, heading, progress_bars, say, show
 
 if TYPE_CHECKING:
-    from ledger.bodies import Body, FreezingReference
+    from ledger.bodies import Body
     from ledger.plan import Plan
     from ledger.recording import Recorded, Recorder
     from ledger.store import Store
@@ -78,25 +78,22 @@ def realize(
     """
     found = read_plan(plan)
     wanted = pairs(labels, "--label")
-    from ledger.events import Actor
-    from ledger.recording import Recorder, uuid7
-    from realizer import engine
+    from realizer import engine, recorded
     from realizer.adapter import load_adapter
-    from realizer.cli.access import program, writable_ledger
+    from realizer.cli.access import writable_ledger
 
     chosen = load_adapter(adapter) if adapter else None
     if reference is not None and not Path(reference).is_file():
         raise NotFound(f"reference {reference!r} is not a file", "make one with `tally reference`, or check the path")
     with writable_ledger(ledger) as store:
-        run_id = uuid7()
-        node = found.document.resources.nodes[0].id if found.document.resources.nodes else "unknown"
-        recorder = Recorder(store.append, run_id=run_id, node_id=node, actor=Actor(kind="realizer", id=program()))
+        recorder = recorded.begin(store, found)
+        run_id = recorder.run_id
         request = engine.Request(
             plan=found,
             checkpoint=checkpoint,
             reference=Path(reference) if reference else None,
             adapter=chosen,
-            frozen=freezing(store, found),
+            frozen=recorded.freezing(store, found),
             labels=wanted,
             challenge=challenge,
             private=private,
@@ -116,7 +113,7 @@ def realize(
         except TallyError:
             raise
         except KeyboardInterrupt:
-            _close_as_aborted(store, recorder)
+            recorded.close_as_aborted(store, recorder)
             raise
         except Exception as error:
             raise RealizationFailed(
@@ -124,7 +121,7 @@ def realize(
                 f"`tally log {run_id}` shows how far it came, TALLY_DEBUG=1 where it stopped",
             ) from error
         finally:
-            passed = _settle(store, run_id, as_json)
+            passed = _settle(store, found, run_id, as_json)
         if answer is not None:
             _tell_answer(str(prompt), answer, as_json)
     return 0 if passed else 3
@@ -142,10 +139,10 @@ def _witnessed(wanted: bool, recorder: Recorder, request: Request, ledger: str) 
     beside = Beside(os.getpid(), recorder.run_id, _checkpoint_folder(request), ledger, request.private)
 
     def tell(body: Body) -> Recorded:
-        recorded = recorder(body)
+        event = recorder(body)
         if isinstance(body, MemorySampled):
             beside.sampled(body.label)
-        return recorded
+        return event
 
     try:
         yield tell
@@ -164,18 +161,6 @@ def _checkpoint_folder(request: Request) -> str | None:
         return None
 
 
-def freezing(store: Store, plan: Plan) -> FreezingReference | None:
-    """The ledger's earliest `plan.frozen` event of that plan, as a run cites it."""
-    from ledger.bodies import FreezingReference
-    from ledger.events import read_event
-
-    recorded = store.frozen(plan.computed_digest)
-    if recorded is None:
-        return None
-    digest: str = read_event(recorded.envelope).body.digest
-    return FreezingReference(hash=recorded.hash, position=recorded.position, digest=digest, ledger_size=store.size())
-
-
 @contextmanager
 def _terminable() -> Iterator[None]:
     """Take a request to terminate as an interrupt, so that the run is closed as aborted."""
@@ -190,37 +175,22 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-def _close_as_aborted(store: Store, recorder: Recorder) -> None:
-    """Close a run that was opened and that the interrupt kept the engine from closing."""
-    from ledger.bodies import RunClosed
-
-    last = None
-    for last in store.events(recorder.run_id):
-        if last.type == RunClosed.TYPE:
-            return
-    if last is not None:
-        recorder(RunClosed(outcome="aborted", error_type="KeyboardInterrupt", message="interrupted by the operator"))
-
-
-def _settle(store: Store, run_id: str, as_json: bool) -> bool:
+def _settle(store: Store, plan: Plan, run_id: str, as_json: bool) -> bool:
     """Record the verdict of a run that was closed, and show the run; whether it passed."""
     from ledger.reconcile import run_document
-    from realizer.cli.access import record_verdict
+    from realizer import recorded
     from realizer.cli.portrait import brief, portrait
-    from realizer.cli.resolving import from_store
 
-    if store.next_sequence(run_id) == 0:
+    settled = recorded.settle(store, plan, run_id)
+    if settled is None:
         return False
-    source = from_store(store, run_id)
-    state, judgement = source.judged()
-    if judgement is not None and state.closed is not None:
-        record_verdict(store, source, judgement)
+    state, judgement = settled
     if as_json:
         emit_json(run_document(state, judgement))
     else:
         told = portrait if state.outcome == "completed" else brief
-        show(*told(source.plan, state, judgement), pager=False)
-    return judgement is not None and judgement.verdict == "PASS"
+        show(*told(plan, state, judgement), pager=False)
+    return judgement.verdict == "PASS"
 
 
 def _answer(live: LiveRun, prompt: str, most_tokens: int) -> str:
@@ -271,6 +241,7 @@ def reference(
       tally reference draft.json --prompt "The capital of France is" -o reference.safetensors
       tally reference draft.json --tokens 1,2,3,4 -o reference.safetensors
     """
+    from realizer import answers
     from realizer.adapter import adapter_for, load_adapter
     from realizer.checkpoint import open_checkpoint
     from realizer.cli.documents import WrittenDocument
@@ -284,7 +255,7 @@ def reference(
     model = found.document.model
     opened = open_checkpoint(checkpoint or model.repository, model.revision)
     ids = _token_ids(tokens) if tokens is not None else _prompted(chosen, opened, prompt)
-    fixture = chosen.reference(found, opened, prompt, ids)
+    fixture = answers.reference(chosen, found, opened, prompt, ids)
     with replacing(output, "the fixture") as scratch:
         digest = save_fixture(fixture, scratch)
     if as_json:
@@ -298,8 +269,10 @@ def reference(
 
 def _prompted(adapter: type[Adapter], checkpoint: Checkpoint, prompt: str | None) -> list[int]:
     """The prompt's tokens. Without a prompt those of the default, or, without a tokenizer, none: the adapter may choose."""
+    from realizer import answers
+
     try:
-        return adapter.tokens(checkpoint, prompt if prompt is not None else DEFAULT_PROMPT)
+        return answers.tokens(adapter, checkpoint, prompt if prompt is not None else DEFAULT_PROMPT)
     except CheckpointError as error:
         if prompt is None:
             return []

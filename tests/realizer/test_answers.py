@@ -1,0 +1,205 @@
+"""An adapter that does not keep to its protocol: one clear error, and a run that is closed as failed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from adapters.causal_lm import CausalLM
+from ledger.errors import TallyError
+from realizer import answers
+from realizer.adapter import Adapter, Claim, Draft, Layout, ReferenceFixture, StepOutput, TensorPlace
+from realizer.answers import AdapterFault
+from realizer.checkpoint import open_checkpoint
+from tests.builders.realizations import Prepared, carry_out, prepare
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    return prepare(tmp_path_factory.mktemp("answers"))
+
+
+def answering(method: str, answer: Any) -> type[CausalLM]:
+    """causal_lm, but that one method: `answer` is what it gives back, or makes of what it should have given."""
+
+    def wrong(self: CausalLM, *arguments: Any, **named: Any) -> Any:
+        right = getattr(super(made, self), method)(*arguments, **named)
+        return answer(right) if callable(answer) else answer
+
+    made: type[CausalLM] = type("Wrong", (CausalLM,), {method: wrong, "name": "wrong"})
+    return made
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "violations": (None, "a list of (subject id, message)"),
+    "layout": (lambda made: replace(made, places=list(made.places)), "a tuple of places"),
+    "realize": (lambda made: replace(made, bytes=1.0), "a whole number as `bytes`"),
+    "activate": ("cpu", "the torch.device"),
+    "decode_modes": ("eager", "a tuple of at least one of 'eager', 'cuda-graph'"),
+    "prefill": (None, "a StepOutput"),
+    "decode": (lambda made: replace(made, output=made.output.tolist()), "a tensor as `output`"),
+}
+
+
+@pytest.mark.parametrize("method", sorted(WRONG))
+def test_an_answer_of_another_type_names_adapter_method_and_what_was_expected(prepared: Prepared, method: str) -> None:
+    answer, expected = WRONG[method]
+    carried = carry_out(prepared, adapter=answering(method, answer))
+    assert isinstance(carried.error, AdapterFault), carried.error
+    assert "'wrong'" in carried.error.message
+    assert f"`{method}`" in carried.error.message
+    assert expected in carried.error.message
+    assert "\n" not in str(carried.error)
+    assert (carried.types[-1], carried.state.outcome) == ("run.closed", "failed")
+    assert "run.failed" in carried.codes
+    assert ("materialization.failed" in carried.types) is (method == "realize")
+
+
+CLAIM = Claim("checkpoint-native-host", 1, 1)
+STEP = StepOutput(torch.zeros(1), torch.zeros(1), (1,))
+
+
+@pytest.mark.parametrize(
+    ("held", "wrong"),
+    [
+        (answers.claim, replace(CLAIM, tensors=None)),
+        (answers.claim, replace(CLAIM, unplanned_bytes=-1)),
+        (answers.claim, replace(CLAIM, bytes=True)),
+        (answers.claim, replace(CLAIM, representation=None)),
+        (answers.claim, None),
+        (lambda adapter, made: answers.step(adapter, "decode", made), replace(STEP, tokens=STEP.output)),
+        (lambda adapter, made: answers.step(adapter, "decode", made), replace(STEP, input=None)),
+        (lambda adapter, made: answers.held_layout(adapter, "layout", made), None),
+        (
+            lambda adapter, made: answers.held_layout(adapter, "layout", made),
+            Layout("r", (TensorPlace("w", "bfloat16", (1,), 0),)),
+        ),
+        (
+            lambda adapter, made: answers.held_layout(adapter, "layout", made),
+            Layout("r", (TensorPlace("w", "BF16", [1], 0),)),  # type: ignore[arg-type]
+        ),
+    ],
+)
+def test_every_part_of_an_answer_is_held(held: Any, wrong: Any) -> None:
+    with pytest.raises(AdapterFault, match="gave back"):
+        held(CausalLM, wrong)
+    assert answers.claim(CausalLM, CLAIM) is CLAIM  # type: ignore[arg-type]
+    assert answers.step(CausalLM, "decode", STEP) is STEP  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("method", "wrong"), [("decode_modes", ()), ("decode_modes", ("compiled",)), ("violations", ["no"])]
+)
+def test_lists_are_held_to_what_is_in_them(method: str, wrong: Any) -> None:
+    adapter: Any = SimpleNamespace(name="wrong", **{method: lambda: wrong})
+    with pytest.raises(AdapterFault, match=f"`{method}` gave back"):
+        getattr(answers, method)(adapter)
+
+
+def test_a_layout_that_turns_wrong_during_the_run_fails_its_materialization(prepared: Prepared) -> None:
+    class Turning(CausalLM):
+        asked = 0
+
+        def layout(self, materialization_id: str) -> Layout:
+            Turning.asked += 1
+            made = super().layout(materialization_id)
+            return made if Turning.asked <= len(prepared.plan.materializations) else None  # type: ignore[return-value]
+
+    carried = carry_out(prepared, adapter=Turning)
+    assert isinstance(carried.error, AdapterFault)
+    assert carried.types[-3:] == ["materialization.started", "materialization.failed", "run.closed"]
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [
+        ("violations", GeneratorExit),
+        ("realize", GeneratorExit),
+        ("realize", asyncio.CancelledError),
+        ("release", SystemExit),
+        ("decode", GeneratorExit),
+    ],
+)
+def test_whatever_an_adapter_raises_the_run_is_closed_as_failed(
+    prepared: Prepared, method: str, error: type[BaseException]
+) -> None:
+    def give_up(_: Any) -> Any:
+        raise error("late")
+
+    carried = carry_out(prepared, adapter=answering(method, give_up))
+    assert isinstance(carried.error, AdapterFault)
+    assert error.__name__ in carried.error.message
+    assert "'wrong'" in carried.error.message
+    assert (carried.types[-1], carried.state.outcome) == ("run.closed", "failed")
+    assert ("materialization.failed" in carried.types) is (method == "realize")
+
+
+def test_a_class_that_lacks_a_member_is_refused_by_naming_it(prepared: Prepared) -> None:
+    class Half(Adapter):
+        name = "half"
+        version = "1"
+
+    lacking = "draft, reference, violations, layout, realize, release"
+    with pytest.raises(AdapterFault, match=f"'half' lacks unsupported, {lacking}"):
+        answers.require_members(Half)
+    carried = carry_out(prepared, adapter=Half)
+    assert isinstance(carried.error, AdapterFault)
+    assert carried.state.outcome == "failed"
+    with pytest.raises(TypeError, match="abstract"):
+        Half(None, None)  # type: ignore[arg-type, abstract]
+    with pytest.raises(AdapterFault, match="`version` is no text"):
+        answers.require_members(type("Numbered", (CausalLM,), {"version": 1}))
+    answers.require_members(CausalLM)
+
+
+def test_what_is_asked_before_a_run_is_held_too(prepared: Prepared) -> None:
+    checkpoint = open_checkpoint(prepared.checkpoint)
+
+    class Vague(CausalLM):
+        name = "vague"
+
+        @classmethod
+        def unsupported(cls, checkpoint: Any) -> Any:
+            return False
+
+        @classmethod
+        def draft(cls, checkpoint: Any, request: Any) -> Any:
+            return {}
+
+        @classmethod
+        def tokens(cls, checkpoint: Any, prompt: str) -> Any:
+            return prompt
+
+        @classmethod
+        def reference(cls, *arguments: Any) -> Any:
+            return ReferenceFixture({"prefill.input": [1.0]}, {})  # type: ignore[dict-item]
+
+    with pytest.raises(AdapterFault, match="`unsupported` gave back bool False; expected the reason as text, or None"):
+        answers.unsupported(Vague, checkpoint)
+    with pytest.raises(AdapterFault, match="`draft` gave back dict"):
+        answers.draft(Vague, checkpoint, None)  # type: ignore[arg-type]
+    with pytest.raises(AdapterFault, match="`tokens` gave back str 'ab'"):
+        answers.tokens(Vague, checkpoint, "ab")
+    with pytest.raises(AdapterFault, match=r"a tensor as 'prefill\.input'"):
+        answers.reference(Vague, prepared.plan, checkpoint, None, [1])
+
+
+def test_what_derives_from_the_protocol_inherits_what_most_adapters_say(prepared: Prepared) -> None:
+    assert Adapter.recognises(prepared.plan) is False
+    assert Adapter.decode_modes(None) == ("eager",)  # type: ignore[arg-type]
+    with pytest.raises(TallyError, match="no tokenizer"):
+        type("Mute", (Adapter,), {"name": "mute"}).tokens(None, "text")  # type: ignore[attr-defined]
+
+
+def test_the_names_that_the_page_lists_are_there() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "adapters.md").read_text(encoding="utf-8")
+    for member in answers.MEMBERS:
+        assert f"`{member}" in page, f"docs/adapters.md says nothing of `{member}`"
+    for form in (Draft, Layout, Claim, StepOutput, ReferenceFixture):
+        assert form.__name__ in page
