@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from inspect import getdoc
 from typing import Any, Literal, Union, get_args, get_origin
 
+from pydantic import BaseModel
+
 from ledger import body_parts
 from ledger.bodies import AFTER_CLOSE, BODIES, Body
 from ledger.measurement import Frozen, Measurement
@@ -67,18 +69,19 @@ def parts() -> list[type[Frozen]]:
     return [part for part in found if part not in (Frozen, Measurement)]
 
 
-def summary(form: type[Frozen]) -> str:
+def summary(form: type[BaseModel]) -> str:
     """What the form says, in its docstring's first words."""
     return (getdoc(form) or "").partition("\n\n")[0].replace("\n", " ")
 
 
-def described(form: type[Frozen]) -> dict[str, str]:
+def described(form: type[BaseModel]) -> dict[str, str]:
     """What the docstring says after its summary: the text by field name, and under `by` who appends it and when."""
     found: dict[str, str] = {}
+    known = {"by", *(field.alias or name for name, field in form.model_fields.items())}
     names: list[str] = []
     for line in (getdoc(form) or "").partition("\n\n")[2].splitlines():
         match = _FIELD.fullmatch(line)
-        if match is not None and all(name in (*form.model_fields, "by") for name in match[1].split(", ")):
+        if match is not None and known.issuperset(match[1].split(", ")):
             names = match[1].split(", ")
             found |= dict.fromkeys(names, match[2])
         else:
@@ -106,7 +109,7 @@ def _section(form: type[Frozen], title: str, level: int = 2) -> Iterator[str]:
     yield "| field | form | meaning |"
     yield "| --- | --- | --- |"
     for name, field in form.model_fields.items():
-        yield f"| `{name}` | {form_of(field.annotation)} | {_capital(meaning(form, name))} |"
+        yield f"| `{name}` | {form_of(field.annotation)} | {cell(meaning(form, name))} |"
     yield ""
 
 
@@ -121,12 +124,13 @@ def form_of(annotation: Any) -> str:
         return f"list of {form_of(inner[0])}"
     if origin is dict:
         return "Measurements" if inner[1] is Measurement else f"object of {form_of(inner[1])}"
-    plain = {str: "text", int: "integer", type(None): "null"}
+    plain = {str: "text", int: "integer", float: "number", bool: "true or false", type(None): "null", Any: "anything"}
     return plain.get(annotation) or str(annotation.__name__)
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def cell(text: str) -> str:
+    """The text as it may stand in a table."""
+    return (text[:1].upper() + text[1:]).replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Dialects: `inferswarm.r1.frozen-plan/1` exactly as published, and `tallystick.plan/1`, a superset for daily use that
 selects tensors by pattern, binds a checkpoint and a reference, and says what is expected of memory. The digest is by
 the R1 rule over the document as read, so fields this version does not know are kept and hashed (and refused by
-`ledger.plan_checks`).
+`ledger.plan_checks`). Docstrings of the parts describe every field; docs/plan.md is made of them (`ledger.plan_page`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,12 @@ class Part(BaseModel):
 
 
 class ModelReference(Part):
-    """Which model. `config_digest` and `headers_digest` (tallystick.plan/1) bind it to one checkpoint's contents."""
+    """Which model. The two digests bind it to one checkpoint's contents.
+
+    repository, revision: of the hub, or the directory as it was called when the plan was drafted, and `local`.
+    config_digest: SHA-256 of config.json.
+    headers_digest: SHA-256 over all tensor headers.
+    """
 
     repository: str
     revision: str
@@ -51,7 +56,12 @@ class ModelReference(Part):
 
 
 class ComputeUnit(Part):
-    """Something that executes. `device_uuid` is null for a CPU domain, which has none."""
+    """Something that executes.
+
+    kind: `cpu` or `cuda-gpu`.
+    device_uuid: which accelerator; null for a CPU domain, which has none.
+    memory_resources: ids of the memory that it reaches.
+    """
 
     id: str
     kind: str
@@ -60,7 +70,12 @@ class ComputeUnit(Part):
 
 
 class MemoryResource(Part):
-    """An accountable memory domain; `parent` is the resource it is carved from, in which its bytes count too."""
+    """An accountable memory domain.
+
+    kind: `system-ram`, `shared-memory` or `accelerator-vram`.
+    capacity_bytes: what it holds; more than that may never be live in it at once.
+    parent: the resource that it is carved from, in which its bytes count too.
+    """
 
     id: str
     kind: str
@@ -69,12 +84,23 @@ class MemoryResource(Part):
 
 
 class Node(Part):
+    """One physical host.
+
+    compute_units, memory_resources: what it has.
+    """
+
     id: str
     compute_units: list[ComputeUnit] = Field(default_factory=list)
     memory_resources: list[MemoryResource] = Field(default_factory=list)
 
 
 class BackingSource(Part):
+    """Where state can be had again.
+
+    kind: `checkpoint`.
+    repository, revision: as in `model`.
+    """
+
     id: str
     kind: str
     repository: str | None = None
@@ -82,7 +108,12 @@ class BackingSource(Part):
 
 
 class Link(Part):
-    """A real path; `source` is a backing source or a Memory Resource, `target` a Memory Resource."""
+    """A real path.
+
+    kind: what moves the bytes, such as `bounded-read`, `host-copy`, `device-copy`.
+    source: id of a backing source or a Memory Resource.
+    target: id of a Memory Resource.
+    """
 
     id: str
     kind: str
@@ -91,6 +122,14 @@ class Link(Part):
 
 
 class Resources(Part):
+    """The machine that the plan is for.
+
+    swarm_id: name of the planning domain.
+    nodes: the hosts.
+    backing_sources: the checkpoints.
+    links: the paths between them.
+    """
+
     swarm_id: str
     nodes: list[Node]
     backing_sources: list[BackingSource] = Field(default_factory=list)
@@ -98,7 +137,13 @@ class Resources(Part):
 
 
 class Selection(Part):
-    """Checkpoint tensors by fnmatch patterns. `keys_digest` is `sha256:` of the sorted keys, one a line, each with LF."""
+    """Checkpoint tensors by fnmatch patterns.
+
+    patterns: a key that matches any of them is selected,
+    exclude: unless it matches one of these.
+    count: how many keys that has to be.
+    keys_digest: `sha256:` of the sorted keys, one a line, each with LF.
+    """
 
     patterns: list[str]
     exclude: list[str] = Field(default_factory=list)
@@ -117,6 +162,14 @@ def keys_digest(keys: list[str]) -> str:
 
 
 class LogicalStateUnit(Part):
+    """Model or runtime state apart from place and form.
+
+    semantic_class: whether it can be had again, be made again, or exists once.
+    backing_source_id: where it comes from; an `immutable_source` needs one.
+    reconstruction_inputs: ids of the units that a `derived_reconstructible` one is made of.
+    selection: the checkpoint's tensors that it consists of.
+    """
+
     id: str
     semantic_class: SemanticClass
     backing_source_id: str | None = None
@@ -127,8 +180,16 @@ class LogicalStateUnit(Part):
 class Materialization(Part):
     """One physical form of a unit on one Memory Resource.
 
-    For streamed staging `expected_bytes` is the ring (what is live at once) and `streamed_bytes` what passes through.
-    `tolerance_bytes` is for judging an outside engine, whose ranges are not ours.
+    logical_state_id: id of the unit.
+    memory_resource_id: where it has to lie.
+    representation: the adapter's name of the form; observed only where the live tensors have that form's layout.
+    role: what it is for.
+    persistence: a residency that is kept, or staging that must go.
+    requirement: whether the run may do without it.
+    expected_bytes: bytes of its tensors; of a ring, what is live at once.
+    path_id: id of the link by which it comes.
+    streamed_bytes: for staging through a ring: bytes that pass through it.
+    tolerance_bytes: for judging an outside engine, whose ranges are not ours.
     """
 
     id: str
@@ -145,18 +206,39 @@ class Materialization(Part):
 
 
 class Authority(Part):
+    """The one lineage that may define mutable state.
+
+    lineage: the tag that is written on the owner's range and read back.
+    logical_state_id: id of the mutable unit.
+    materialization_id: its owner, of role `mutable_authority`.
+    """
+
     lineage: str
     logical_state_id: str
     materialization_id: str
 
 
 class RequiredState(Part):
+    """State that an execution needs.
+
+    logical_state_id: id of the unit.
+    memory_resources: on any of these,
+    representations: in any of these forms.
+    """
+
     logical_state_id: str
     memory_resources: list[str]
     representations: list[str]
 
 
 class Execution(Part):
+    """A strategy bound to a Compute Unit.
+
+    compute_unit_id: where it runs.
+    strategy_unit: the strategy, in the adapter's words.
+    required_state: what has to be live when it is activated.
+    """
+
     id: str
     compute_unit_id: str
     strategy_unit: str
@@ -164,12 +246,27 @@ class Execution(Part):
 
 
 class ForbiddenMaterialization(Part):
+    """A persistent copy that must not be.
+
+    logical_state_id: id of the unit.
+    memory_resource_id: where no persistent copy of it may lie, whatever is carved from it included.
+    """
+
     logical_state_id: str
     memory_resource_id: str
 
 
 class MemoryExpectations(Part):
-    """What is expected of memory. The first three are the R1 dialect's; the rest default as the design says."""
+    """What is expected of memory. What is left out has the default.
+
+    persistent_optional_bytes: of all optional persistent materializations together.
+    unexplained_persistent_host_mirror_bytes: copies in host memory that nothing explains (bytes, default 0).
+    unplanned_persistent_bytes: live storage outside the plan (bytes, default 0).
+    host_give_back_ratio: least share of the staging's bytes that has to go back to the operating system (default 0.80).
+    host_noise_bytes: host growth that may stay unexplained (default 64 MiB).
+    unattributed_bytes: device memory that may stay unexplained (default 64 MiB).
+    transient_peak_bytes: most bytes at once, by id of the Memory Resource.
+    """
 
     persistent_optional_bytes: int = 0
     unexplained_persistent_host_mirror_bytes: int = 0
@@ -181,24 +278,47 @@ class MemoryExpectations(Part):
 
 
 class AdapterReference(Part):
-    """Which adapter realises the plan, and its options (its words; only the adapter reads them)."""
+    """Which adapter realises the plan.
+
+    name: as its entry point is called.
+    options: in its own words; only the adapter reads them.
+    """
 
     name: str
     options: dict[str, Any] = Field(default_factory=dict)
 
 
 class PlannedFile(Part):
+    """One checkpoint file.
+
+    name: relative to the checkpoint's directory.
+    size: bytes.
+    digest: `sha256:` of the file; where it is given, the file is hashed in each run.
+    """
+
     name: str
     size: int
     digest: str | None = None
 
 
 class Checkpoint(Part):
+    """The checkpoint's files.
+
+    files: each with its size.
+    """
+
     files: list[PlannedFile] = Field(default_factory=list)
 
 
 class Correctness(Part):
-    """What decode must match. `reference_digest` is SHA-256 of the fixture file; without `atol` and `rtol`: exact."""
+    """What decode must match.
+
+    reference_digest: SHA-256 of the fixture file; bound by `plan freeze --reference`.
+    prefill: whether prefill is compared.
+    repetitions: how often decode is repeated from the same state (default 4).
+    mode: bit for bit, or within a tolerance.
+    atol, rtol: |found - reference| <= atol + rtol * |reference|, with `tolerance`.
+    """
 
     reference_digest: str | None = None
     prefill: bool = True
@@ -209,7 +329,24 @@ class Correctness(Part):
 
 
 class PlanDocument(Part):
-    """The document of either dialect."""
+    """The document of either dialect.
+
+    schema: the dialect.
+    plan_version: the drafter's own counting.
+    digest: by the digest rule; a draft has none.
+    model: which model.
+    resources: which machine.
+    logical_state_units: the state.
+    materializations: which form of it lies where, in the order in which they are made.
+    authorities: who defines mutable state.
+    execution: what runs on what.
+    forbidden_persistent_materializations: copies that must not be.
+    memory_expectations: what is expected of memory.
+    adapter_data: of the R1 dialect: the adapter's own words.
+    adapter: who carries it out.
+    checkpoint: files of the checkpoint.
+    correctness: what decode must match.
+    """
 
     schema_: str = Field(alias="schema")
     plan_version: str

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from ledger import event_page
+from ledger import event_page, plan_checks, plan_doctrine, plan_forms, plan_page
 from ledger.bodies import BODIES, Body
 from ledger.measurement import Frozen
+from ledger.plan import Part
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FORMS: list[type[Frozen]] = [*BODIES, *event_page.parts()]
@@ -43,3 +45,38 @@ def test_a_field_that_nobody_describes_is_found() -> None:
     assert event_page.meaning(Odd, "known") == "a figure over two lines."
     with pytest.raises(KeyError):
         event_page.meaning(Odd, "forgotten")
+
+
+# --- the plan -----------------------------------------------------------------------------------------------------
+
+
+def test_the_reference_of_the_plan_is_current() -> None:
+    page = (DOCS / "plan.md").read_text(encoding="utf-8")
+    assert page == plan_page.renewed(page), "run `python -m ledger.plan_page docs/plan.md`"
+
+
+@pytest.mark.parametrize("part", plan_page.parts(), ids=lambda part: part.__name__)
+def test_every_field_of_a_plan_is_described(part: type[Part]) -> None:
+    for name, field in part.model_fields.items():
+        assert plan_page.meaning(part, field.alias or name)
+
+
+def test_every_code_of_a_plan_check_is_on_the_page() -> None:
+    sources = "".join(Path(module.__file__ or "").read_text() for module in (plan_checks, plan_forms, plan_doctrine))
+    named = set(re.findall(r'code="(plan\.[a-z-]+)"', sources))
+    listed = {code for check in plan_page.CHECKS for code in plan_page.codes(check)}
+    assert named - listed == {"plan.adapter-unknown"}, "reported by no check of its own"
+    assert len(listed) > 30
+
+
+def test_codes_that_realize_refuses_by_are_those_of_the_code() -> None:
+    written = (DOCS / "plan.md").read_text(encoding="utf-8").partition(plan_page.MARKER)[0]
+    told = set(re.findall(r"`((?:plan|environment|model|reference|adapter)\.[a-z-]+)`", written))
+    files = ("realizer/validate.py", "realizer/engine.py", "ledger/reconcile/environment.py")
+    known = {
+        code
+        for file in files
+        for code in re.findall(r'code="([a-z]+\.[a-z-]+)"', (DOCS.parent / file).read_text(encoding="utf-8"))
+    }
+    assert {code for code in told if not code.startswith(("plan.", "adapter."))} <= known
+    assert known - told == set()
