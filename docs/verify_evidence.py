@@ -1,4 +1,4 @@
-"""Verify an evidence file without tallystick: with the standard library and `cryptography` alone, by docs/evidence-format.md.
+"""Verify an evidence file without tallystick: with the standard library and `cryptography` alone, by docs/evidence.md.
 
     python verify_evidence.py EVIDENCE.json [--key NAME.pub] [--pin PIN]
 

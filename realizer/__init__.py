@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from realizer.adapter import TensorPlace as TensorPlace
     from realizer.adapter import load_adapter as load_adapter
     from realizer.adapter import pack as pack
+    from realizer.adapter import tensors_of as tensors_of
     from realizer.checkpoint import Checkpoint as Checkpoint
     from realizer.checkpoint import open_checkpoint as open_checkpoint
     from realizer.engine import LiveRun as LiveRun
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from realizer.engine import realize as realize
     from realizer.loader import Loader as Loader
     from realizer.memory import MemoryRange as MemoryRange
+    from realizer.recorded import realize_into as realize_into
 
 _ROOMS = {
     "Adapter": "realizer.adapter",
@@ -46,6 +48,8 @@ _ROOMS = {
     "open_checkpoint": "realizer.checkpoint",
     "pack": "realizer.adapter",
     "realize": "realizer.engine",
+    "realize_into": "realizer.recorded",
+    "tensors_of": "realizer.adapter",
 }
 """Public name -> the room that holds it."""
 

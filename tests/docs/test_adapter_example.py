@@ -123,7 +123,7 @@ def test_a_strangers_adapter_is_found_and_passes_and_dishonest_ones_fail_by_code
     assert document["findings"] == []
 
     assert keeps[0] == 3
-    assert {"staging.owner-alive", "staging.bytes-after-nonzero", "memory.not-reclaimed"} <= errors(keeps[1])
+    assert {"staging.owner-alive", "staging.bytes-after-nonzero"} <= errors(keeps[1])
     assert copies[0] == 3
     assert "memory.host-mirror" in errors(copies[1])
 

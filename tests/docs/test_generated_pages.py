@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from ledger import event_page, plan_checks, plan_doctrine, plan_forms, plan_page
 from ledger.bodies import BODIES, Body
 from ledger.measurement import Frozen
-from ledger.plan import Part
+from ledger.plan import Part, parse_plan
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FORMS: list[type[Frozen]] = [*BODIES, *event_page.parts()]
@@ -80,3 +82,12 @@ def test_codes_that_realize_refuses_by_are_those_of_the_code() -> None:
     }
     assert {code for code in told if not code.startswith(("plan.", "adapter."))} <= known
     assert known - told == set()
+
+
+def test_the_digest_rule_as_the_page_shows_it() -> None:
+    (shown,) = re.findall(r"```python\n(.*?)```", (DOCS / "plan.md").read_text(encoding="utf-8"), re.S)
+    body, result = shown.strip().rsplit("\n", 1)
+    data = (DOCS.parent / "plans" / "smollm2-135m-cpu.json").read_bytes()
+    names = {"json": json, "hashlib": hashlib, "text": data.decode()}
+    exec(body, names)
+    assert eval(result, names) == parse_plan(data).computed_digest

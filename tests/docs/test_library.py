@@ -65,6 +65,6 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     with Store.open("tally.db", write=True, create=True) as store:
         store.put_blob(PLAN.data, "application/json")
         record_run(store)
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    example = re.findall(r"```python\n(.*?)```", PAGE, re.S)[0]
     exec(compile(example, "library.md", "exec"), {})
     assert capsys.readouterr().out == "PASS\n"

@@ -12,33 +12,32 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from ledger.errors import TallyError
+from ledger import Plan, TallyError
 from ledger.plan import (
     Authority,
     Execution,
     ForbiddenMaterialization,
     LogicalStateUnit,
     Materialization,
-    Plan,
     RequiredState,
     Selection,
     keys_digest,
 )
-from realizer.adapter import (
+from realizer import (
     Adapter,
+    Checkpoint,
     Claim,
     Draft,
     DraftRequest,
     Layout,
+    Loader,
+    MemoryRange,
     PlanHandle,
     ReferenceFixture,
     StepOutput,
     pack,
     tensors_of,
 )
-from realizer.checkpoint import Checkpoint
-from realizer.loader import Loader
-from realizer.memory import MemoryRange
 from tally_adapter_example.model import VOCABULARY, WEIGHTS, Bag, fresh_state
 
 WEIGHTS_UNIT, STATE_UNIT, BASELINE_UNIT = "state.weights", "state.bag", "state.replay-baseline"
