@@ -18,8 +18,8 @@ check: .venv/.dev ## lint, format, types, import contract
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: .venv/.dev ## every figure of the budgets that this machine can measure
-	$(BIN)/python -m benchmarks
+bench: .venv/.dev ## the budgets, row by row: met, missed or skipped on this machine (BENCH=--quick: only that it runs)
+	$(BIN)/python -m benchmarks $(BENCH)
 
 sample: .venv/.demo ## the sample model's weights, in build/sample
 	$(BIN)/python -m realizer.sample build/sample

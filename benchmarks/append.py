@@ -28,7 +28,6 @@ from ledger.recording import Draft, timestamp, uuid7
 from ledger.store import Store
 from tests.builders.runs import opened, small_plan
 
-ROUNDS = 15
 TARGETS = {1: 0.8, 1_000: 0.7}
 EVENTS_A_ROUND = {1: 300, 1_000: 3_000}
 
@@ -97,20 +96,24 @@ def rate(append: Callable[[str, int, list[Draft]], Any], events: int, a_commit: 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--folder", help="where the files go; a temporary folder otherwise")
+    options.add_argument("--rounds", type=int, default=15)
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
         place = Path(folder)
         with Store.open(place / "tally.db", write=True, create=True) as store:
             bare, keyed = Raw(place / "bare.db", keyed=False), Raw(place / "keyed.db", keyed=True)
-            print(f"SQLite {bare.driver.sqlite_version}; events a second, median of {ROUNDS} rounds", file=sys.stderr)
+            print(
+                f"SQLite {bare.driver.sqlite_version}; events a second, median of {chosen.rounds} rounds",
+                file=sys.stderr,
+            )
             print(f"{'a commit':>8} {'store':>9} {'bare':>9} {'keyed':>9} {'/bare':>6} {'/keyed':>6}", file=sys.stderr)
             for a_commit, target in TARGETS.items():
-                report(a_commit, target, store.append, bare.append, keyed.append)
+                report(a_commit, target, chosen.rounds, store.append, bare.append, keyed.append)
 
 
-def report(a_commit: int, target: float, *appends: Callable[[str, int, list[Draft]], Any]) -> None:
+def report(a_commit: int, target: float, count: int, *appends: Callable[[str, int, list[Draft]], Any]) -> None:
     """Alternate rounds of store, bare and keyed; print the figures."""
-    rounds = [[rate(append, EVENTS_A_ROUND[a_commit], a_commit) for append in appends] for _ in range(ROUNDS + 1)][1:]
+    rounds = [[rate(append, EVENTS_A_ROUND[a_commit], a_commit) for append in appends] for _ in range(count + 1)][1:]
     against_bare = statistics.median(store / bare for store, bare, _ in rounds)
     against_keyed = statistics.median(store / keyed for store, _, keyed in rounds)
     medians = [statistics.median(column) for column in zip(*rounds, strict=True)]

@@ -34,7 +34,7 @@ def main() -> None:
 
 
 async def ask(location: Path) -> None:
-    """Time every page, the first answer apart from the best of three after it, and print one JSON line each."""
+    """Time every page, the first answer apart from the median of three after it, and print one JSON line each."""
     with Store.open(location) as store:
         newest, before = store.resolve("@latest"), store.resolve("@latest~1")
     client = site(location, LOOPBACK).client
@@ -54,7 +54,7 @@ async def ask(location: Path) -> None:
             took.append(time.perf_counter() - started)
             if answer.status_code != 200:
                 raise SystemExit(f"{path} answered {answer.status_code}: {answer.text[:300]}")
-        seconds = min(took[1:])
+        seconds = sorted(took[1:])[1]
         ratio = round(seconds / TARGET_SECONDS, 3)
         print(json.dumps({"name": f"page: {name}", "ratio": ratio, "target": 1.0, "ok": ratio <= 1.0}))
         print(f"{name:36} {len(answer.content):9} {took[0]:8.3f} {seconds:8.3f}", file=sys.stderr)
