@@ -321,7 +321,8 @@ def _unmet(name: str, answer: _Answer, evidence: Evidence | None, challenge: str
         return None if complete else "it was not proven: give --ledger"
     if name == "first-run":
         if evidence.prior_runs:
-            return f"{len(evidence.prior_runs)} earlier runs of this model are listed"
+            count = len(evidence.prior_runs)
+            return f"{count} earlier {'run of this model is' if count == 1 else 'runs of this model are'} listed"
         vouched = complete or answer.states.get("signature") == "ok"
         return None if vouched else "nobody vouches for the empty list: give --key or --ledger"
     if name == "blobs":

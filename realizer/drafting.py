@@ -172,7 +172,10 @@ def machine_part(environment: EnvironmentObserved, device: str, repository: str,
 def _resource(observed: Mapping[str, ObservedMemoryResource], key: str, plan_id: str) -> dict[str, Any]:
     resource = observed.get(key)
     if resource is None:
-        raise TallyError(f"this machine shows no memory {key!r}; it has: {', '.join(sorted(observed))}")
+        raise TallyError(
+            f"this machine shows no memory {key!r}; it has: {', '.join(sorted(observed))}",
+            "`tally doctor` says which devices are seen and why not; --device cpu drafts for this machine's own memory",
+        )
     kind = _value(resource.kind, f"kind of {key}", str)
     return {"id": plan_id, "kind": kind, "capacity_bytes": _value(resource.capacity_bytes, f"capacity of {key}", int)}
 

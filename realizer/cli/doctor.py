@@ -17,7 +17,7 @@ from ledger.errors import LedgerBroken, LedgerError, TallyError
 from realizer.cli.documents import Diagnosis, DoctorDocument
 from realizer.cli.main import EXTRAS
 from realizer.cli.options import json_option, ledger_option
-from realizer.cli.rendering import cell, emit_json, show, size, table
+from realizer.cli.rendering import amount, cell, emit_json, show, table
 
 STATES = {"ok": "green", "note": "yellow", "problem": "bold red"}
 BASE = ("tallystick", "click", "pydantic", "rich", "sqlalchemy", "alembic", "cryptography", "rfc8785")
@@ -173,7 +173,7 @@ def space(ledger: str) -> Iterator[Diagnosis]:
             yield _problem(f"folder of {what}", f"{there} is no folder that may be written", f"name another: {setting}")
             continue
         free = shutil.disk_usage(there).free
-        said = f"{size(free)} free in {there}"
+        said = f"{amount(free)} free in {there}"
         if free < LITTLE:
             yield _problem(f"space for {what}", said, "free some: an event that cannot be written stops a run")
         else:
@@ -208,7 +208,7 @@ def machine(_ledger: str) -> Iterator[Diagnosis]:
     for resource in observed.memory_resources:
         capacity = resource.capacity_bytes.value
         if isinstance(capacity, int):
-            yield _ok(f"memory {resource.key}", size(capacity))
+            yield _ok(f"memory {resource.key}", amount(capacity))
         else:
             yield _problem(f"memory {resource.key}", str(resource.capacity_bytes.detail), None)
     yield from _unused_devices([unit.key for unit in observed.compute_units])

@@ -11,6 +11,7 @@ import click
 
 from ledger.errors import TallyError
 from realizer.cli.files import read_input, write_output
+from realizer.cli.hints import command
 from realizer.cli.options import json_option, ledger_option, output_option, refuse_two_documents, run_argument
 from realizer.cli.rendering import amount, emit_json, emit_json_line, say, show, warn
 
@@ -109,7 +110,7 @@ def export(run: str, key: str | None, attach: bool, output: str, ledger: str, as
             WrittenDocument.of_bytes("evidence", output, data, {"run_id": run_id, "signed": int(signer is not None)})
         )
     elif output != "-":
-        say(f"{output}: run {run_id}, {amount(len(data))}; check it with `tally verify {output}`")
+        say(f"{output}: run {run_id}, {amount(len(data))}; check it with `{command('verify', output)}`")
 
 
 @click.group()

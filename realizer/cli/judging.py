@@ -17,11 +17,10 @@ from realizer.cli.rendering import (
     confined,
     duration,
     emit_json,
-    emit_line,
+    emit_text,
     facts,
     heading,
     indented,
-    inert,
     joined,
     json_value,
     show,
@@ -136,6 +135,7 @@ def compare(a: str, b: str, everything: bool, as_markdown: bool, ledger: str, as
       tally compare evidence.json @latest --md
     """
     from ledger.compare import compare as lay_together
+    from ledger.compare import render_markdown
 
     if as_json and as_markdown:
         raise click.UsageError("--json and --md exclude each other")
@@ -144,8 +144,7 @@ def compare(a: str, b: str, everything: bool, as_markdown: bool, ledger: str, as
     if as_json:
         emit_json(document)
     elif as_markdown:
-        for line in _markdown(document):
-            emit_line(line)
+        emit_text(render_markdown(document).removesuffix("\n"))
     else:
         show(*_comparison_parts(document, everything))
     return 0 if document.same else 3
@@ -213,21 +212,3 @@ def times(a: object, b: object) -> str:
     if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, int | float) or not isinstance(b, int | float):
         return ""
     return f"{b / a:.3g}" if a else ""
-
-
-def _markdown(document: ComparisonDocument) -> Iterator[str]:
-    different, expected = _split(document)
-    yield f"**{'Same' if document.same else 'Different'}**: `{inert(document.a)}` and `{inert(document.b)}`"
-    for title, differences, state in (("Differences", different, " open"), ("Expected to differ", expected, "")):
-        if not differences:
-            continue
-        yield from ("", f"<details{state}><summary>{title}: {len(differences)}</summary>", "")
-        yield from ("| path | A | B | B / A |", "| --- | --- | --- | ---: |")
-        for d in differences:
-            yield f"| {_code(d.path)} | {_code(json_value(d.a))} | {_code(json_value(d.b))} | {times(d.a, d.b)} |"
-        yield from ("", "</details>")
-
-
-def _code(text: str) -> str:
-    """Inert inside a Markdown table: no markup, no cell border, no way out of the code span."""
-    return "`" + inert(text).replace("`", "'").replace("|", "\\|") + "`"

@@ -131,13 +131,14 @@ def run(arguments: Sequence[str]) -> int:
     try:
         result: Any = tally.main(args=list(arguments), prog_name="tally", standalone_mode=False)
     except click.ClickException as error:
+        vars(error).update(message=_inert(error.message))  # click holds the attribute to be final
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         _complain("interrupted")
         return INTERRUPTED
     except TallyError as error:
-        _complain(str(error), *(error.violations if isinstance(error, PlanRejected) else ()))
+        _complain(_runnable(error, arguments), *(error.violations if isinstance(error, PlanRejected) else ()))
         return error.exit_code
     except ModuleNotFoundError as error:
         package = (error.name or "").split(".")[0]
@@ -154,6 +155,19 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the process boundary: whatever leaks is told in one line, not hidden
         return _internal(error)
     return result if isinstance(result, int) else 0
+
+
+def _inert(message: str) -> str:
+    from realizer.cli.rendering import inert
+
+    return inert(message)
+
+
+def _runnable(error: TallyError, arguments: Sequence[str]) -> str:
+    from realizer.cli.access import shown_ledger
+    from realizer.cli.hints import on_the_same_ledger
+
+    return on_the_same_ledger(str(error), [shown_ledger(word) if "://" in word else word for word in arguments])
 
 
 def _internal(error: Exception) -> int:

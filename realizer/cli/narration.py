@@ -7,7 +7,7 @@ from typing import Any
 
 from ledger import bodies
 from ledger.measurement import Measurement
-from realizer.cli.rendering import inert, measured, short_digest, size
+from realizer.cli.rendering import amount, inert, measured, on_terminal, short_digest
 
 CLASSES = (
     ("rss_anon", "anon"),
@@ -49,22 +49,28 @@ def _closed(body: Any) -> str:
 
 def _environment(body: Any) -> str:
     units = ", ".join(measured(unit.name) for unit in body.compute_units)
-    resources = ", ".join(f"{r.key} {measured(r.capacity_bytes)}" for r in body.memory_resources)
+    resources = ", ".join(f"{r.key} {_size(r.capacity_bytes)}" for r in body.memory_resources)
     return f"{units}; {resources}"
 
 
+def _size(measurement: Measurement | None) -> str:
+    """Bytes inside a sentence: said to be bytes where they are the raw integer."""
+    known = measurement is not None and measurement.value is not None and not on_terminal()
+    return f"{measured(measurement)} bytes" if known else measured(measurement)
+
+
 def _claimed(body: Any) -> str:
-    return f"claimed {measured(body.bytes)} in {measured(body.tensors)} tensors, {measured(body.elapsed_ns)}"
+    return f"claimed {_size(body.bytes)} in {measured(body.tensors)} tensors, {measured(body.elapsed_ns)}"
 
 
 def _observed(body: Any) -> str:
     live = {1: "live", 0: "not live"}.get(body.live.value, measured(body.live))
-    return f"{live}, {measured(body.bytes)} in {measured(body.tensors)} tensors on {measured(body.memory_resource_id)}"
+    return f"{live}, {_size(body.bytes)} in {measured(body.tensors)} tensors on {measured(body.memory_resource_id)}"
 
 
 def _released(body: Any) -> str:
     return (
-        f"{measured(body.bytes_before)} before, {measured(body.bytes_after)} after; "
+        f"{_size(body.bytes_before)} before, {_size(body.bytes_after)} after; "
         f"owners alive {measured(body.owners_alive)} of {measured(body.owners_total)}"
     )
 
@@ -114,7 +120,8 @@ def _watched(body: Any) -> str:
 
 def _sampled(body: Any) -> str:
     shown = [(name, body.process.get(key)) for key, name in CLASSES]
-    return ", ".join(f"{name} {measured(value)}" for name, value in shown if value is not None)
+    told = ", ".join(f"{name} {measured(value)}" for name, value in shown if value is not None)
+    return told if on_terminal() or not told else f"bytes: {told}"
 
 
 _TOLD: dict[type[bodies.Body], Callable[[Any], str]] = {
@@ -124,7 +131,9 @@ _TOLD: dict[type[bodies.Body], Callable[[Any], str]] = {
     bodies.VerdictRecorded: lambda b: f"{b.verdict}, {b.assurance}{': ' + ', '.join(b.codes) if b.codes else ''}",
     bodies.RunSuperseded: lambda b: f"by {b.by}: {b.reason}",
     bodies.EnvironmentObserved: _environment,
-    bodies.PlanAccepted: lambda b: ", ".join(f"{key} {size(value)}" for key, value in sorted(b.required_bytes.items())),
+    bodies.PlanAccepted: lambda b: ", ".join(
+        f"{key} {amount(value)}" for key, value in sorted(b.required_bytes.items())
+    ),
     bodies.PlanRejectedEvent: lambda b: "; ".join(f"{v.code} {v.subject}: {v.message}" for v in b.violations),
     bodies.ReferenceBound: lambda b: short_digest(measured(b.digest)),
     bodies.MaterializationStarted: lambda b: f"{b.role} on {b.memory_resource_id} as {b.representation}",

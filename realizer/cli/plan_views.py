@@ -46,7 +46,7 @@ def plan_parts(found: Plan) -> Iterator[RenderableType]:
         for r in found.memory_resources.values()
     ]
     columns = ("resource", "kind", "carved from", "to stay", "capacity")
-    yield from ("", heading("Memory"), table(columns, resources, right=("to stay", "capacity")))
+    yield from ("", heading("Memory"), table(columns, resources, right=columns[-2:]))
     yield from _rest(found)
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from ledger.errors import NotFound, PlanError
 from realizer.cli.files import read_input, replacing, write_output
+from realizer.cli.hints import command
 from realizer.cli.options import json_option, ledger_option, output_option, pairs, refuse_two_documents
 from realizer.cli.plan_views import plan_parts, plan_summary, read_plan, seal_text
 from realizer.cli.rendering import (
+    amount,
     emit_json,
     facts,
     joined,
@@ -19,7 +22,6 @@ from realizer.cli.rendering import (
     progress_bars,
     say,
     show,
-    size,
     stack,
     table,
     warn,
@@ -121,7 +123,9 @@ def draft(
         total = sum(m.expected_bytes for m in made.document.materializations if m.persistence == "persistent")
         state = "frozen" if made.frozen else "a draft"
         count = len(made.document.materializations)
-        say(f"{output}: {state}, {count} materializations, {size(total)} to stay; next: {_next_step(made, output)}")
+        say(
+            f"{output}: {state}, {count} materializations, {amount(total)} to stay; next: {_next_step(made, output, model)}"
+        )
 
 
 def _outside(model: str, device: str, options: dict[str, str]) -> bytes:
@@ -138,12 +142,19 @@ def _parsed(data: bytes, what: str) -> Plan:
     return parse_plan(data, what=what)
 
 
-def _next_step(made: Plan, output: str) -> str:
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
+"""Where none of these is in a checkpoint's folder, a prompt cannot be read."""
+
+
+def _next_step(made: Plan, output: str, model: str | None) -> str:
+    """The command as it can be run: with the checkpoint's folder, which the plan does not name."""
+    local = ["--checkpoint", model] if model is not None and Path(model).is_dir() else []
     if made.frozen:
-        return f"tally realize {output}"
+        return command("realize", output, *local)
     if made.document.adapter is None:
-        return f"tally plan freeze {output} -o plan.json"
-    return f"tally reference {output} -o reference.safetensors"
+        return command("plan", "freeze", output, "-o", "plan.json")
+    read = [] if not local or any((Path(local[1]) / name).exists() for name in TOKENIZERS) else ["--tokens", "1,2,3,4"]
+    return command("reference", output, *local, *read, "-o", "reference.safetensors")
 
 
 def _published(adapter: str | None, published: str, model: str | None) -> bytes:

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from realizer.cli.hints import command
 from realizer.cli.narration import CLASSES, ratio, region
 from realizer.cli.rendering import (
     OUTCOME_STYLES,
     SEVERITY_STYLES,
     VERDICT_STYLES,
+    amount,
     cell,
     confined,
     facts,
     heading,
+    in_bytes,
     inert,
     joined,
     json_value,
@@ -29,7 +32,7 @@ from realizer.cli.witnessed import witnessed_parts
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ledger.bodies import ModelIdentity
+    from ledger.bodies import ModelIdentity, ReclamationObserved
     from ledger.documents import Accounting, Finding
     from ledger.fold import DecodeState, Extremes, MaterializationState, RunState
     from ledger.plan import Plan
@@ -51,17 +54,30 @@ def portrait(plan: Plan | None, state: RunState, judgement: Judgement | None) ->
         )
     if state.materializations or (plan is not None and state.accepted is not None):
         yield from ("", heading("Materializations"), _materializations(plan, state))
-    yield from _release(state)
+    yield from _release(plan, state, judgement)
     yield from _authority(state)
     yield from _decode(state)
     yield from _memory(state)
     yield from witnessed_parts(state)
+    for witness in state.witnesses:
+        yield from _witness(witness)
     if judgement is not None:
         if state.materializations:
             yield from _accounting(judgement.accounting)
         yield from findings_parts(judgement.findings)
-    for witness in state.witnesses:
-        yield from ("", heading("Witness"), facts(_identity(witness)))
+
+
+def _witness(witness: RunState) -> Iterator[RenderableType]:
+    """A process that watched the run from outside, and what it last saw; where it contradicts, a finding says so."""
+    yield from ("", heading("Witness"))
+    yield facts(
+        [
+            ("run", witness.run_id or "unknown"),
+            ("by", f"a process of its own, {measured(witness.opened.body.pid)}" if witness.opened else "unknown"),
+            ("samples", f"{witness.samples_seen}, {witness.outcome}"),
+        ]
+    )
+    yield from witnessed_parts(witness)
 
 
 def brief(plan: Plan | None, state: RunState, judgement: Judgement | None) -> Iterator[RenderableType]:
@@ -70,7 +86,14 @@ def brief(plan: Plan | None, state: RunState, judgement: Judgement | None) -> It
     if state.materializations:
         yield from ("", heading("Materializations"), _materializations(plan, state), "")
     if judgement is not None:
-        yield facts([("findings", f"{_counts(judgement.findings)}; `tally show {state.run_id}` lists them")])
+        yield facts(
+            [
+                (
+                    "findings",
+                    f"{_counts(judgement.findings)}; `{command('show', state.run_id or '@latest', ledger=True)}` lists them",
+                )
+            ]
+        )
 
 
 def verdict_line(state: RunState, judgement: Judgement | None) -> Text:
@@ -79,8 +102,13 @@ def verdict_line(state: RunState, judgement: Judgement | None) -> Text:
     if judgement is not None:
         parts += [(judgement.verdict, VERDICT_STYLES[judgement.verdict]), f"assurance {judgement.assurance}"]
     else:
-        parts.append(("NOT JUDGED", "dim"))
-    parts.append((state.outcome, OUTCOME_STYLES[state.outcome]))
+        parts.append(("NOT JUDGED", "bold"))
+    if judgement is None and state.opened is not None and state.opened.body.plan is None:
+        parts.append(("no plan to be judged by", "dim"))
+    if judgement is None and state.closed is None and len(parts) == 1:
+        parts.append(("not closed yet: the verdict is on the whole run", "dim"))
+    else:
+        parts.append((state.outcome, OUTCOME_STYLES[state.outcome]))
     if state.superseded_by is not None:
         parts.append((f"superseded by {state.superseded_by}", "yellow"))
     return joined(*parts)
@@ -156,11 +184,15 @@ def _materializations(plan: Plan | None, state: RunState) -> RenderableType:
                 cell(*condition(found)),
             )
         )
-    return table(("materialization", "where", "planned", "observed", "state"), rows, right=("planned", "observed"))
+    planned_bytes, observed_bytes = in_bytes("planned"), in_bytes("observed")
+    columns = ("materialization", "where", planned_bytes, observed_bytes, "state")
+    return table(columns, rows, right=(planned_bytes, observed_bytes))
 
 
-def _release(state: RunState) -> Iterator[RenderableType]:
+def _release(plan: Plan | None, state: RunState, judgement: Judgement | None) -> Iterator[RenderableType]:
     rows = []
+    remarks: list[Text] = []
+    blamed = {f.subject for f in judgement.findings if f.code == "memory.not-reclaimed"} if judgement else set()
     for name, found in state.materializations.items():
         for phase, reclaimed in found.reclamations.items():
             if reclaimed.first is None:
@@ -176,11 +208,30 @@ def _release(state: RunState) -> Iterator[RenderableType]:
                     f"{measured(body.owners_alive)} of {measured(body.owners_total)}",
                 )
             )
+            if plan is not None and judgement is not None and f"{name} {phase}" not in blamed:
+                remarks += _low_ratio(plan, name, phase, found, body)
         for refused in found.refused:
             rows.append((name, "refused", "", "", "", refused.body.reason))
     if rows:
-        columns = ("staging", "phase", "given back", "ratio", "region", "owners alive")
-        yield from ("", heading("Release"), table(columns, rows, right=("given back", "ratio")))
+        back = in_bytes("given back")
+        columns = ("staging", "phase", back, "ratio", "region", "owners alive")
+        yield from ("", heading("Release"), table(columns, rows, right=(back, "ratio")))
+        yield from remarks
+
+
+def _low_ratio(
+    plan: Plan, name: str, phase: str, found: MaterializationState, body: ReclamationObserved
+) -> Iterator[Text]:
+    """Why a share of the tree's pages below the planned one is no finding."""
+    low, staged = body.ratio.value, found.bytes_before.high
+    if not isinstance(low, int | float) or low >= plan.host_give_back_ratio or staged is None:
+        return
+    why = "that is of the whole process tree, which took other pages meanwhile"
+    if staged.value <= plan.host_noise_bytes:
+        why = f"so few bytes are within the plan's noise allowance of {amount(plan.host_noise_bytes)} for the process tree"
+    yield cell(
+        f"{name} {phase}: {ratio(body.ratio)} is less than planned, but {why}; its region is gone, which settles it"
+    )
 
 
 def extreme(found: Extremes, *, high: bool, as_bytes: bool = False) -> str:
@@ -256,13 +307,13 @@ def _memory(state: RunState) -> Iterator[RenderableType]:
         released = {label.partition(":")[2] for label, *_ in rows} - {""}
         if len(released) == 1:
             rows = [(label.partition(":")[0], *values) for label, *values in rows]
-        yield from ("", heading("Memory of the process tree"), table(("at", *names), rows, right=names))
+        yield from ("", heading(in_bytes("Memory of the process tree")), table(("at", *names), rows, right=names))
 
 
 def _accounting(accounting: Accounting | None) -> Iterator[RenderableType]:
     if accounting is None:
         return
-    yield from ("", heading("Accounting"))
+    yield from ("", heading(in_bytes("Accounting")))
     yield facts(
         [
             ("persistent, required", measured(accounting.persistent_required)),

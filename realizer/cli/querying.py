@@ -83,6 +83,8 @@ def query(
 ) -> None:
     """Ask the ledger one SQL statement, read-only and within limits. SQL may be - for standard input.
 
+    --csv keeps values as they were recorded: a spreadsheet may take one that begins with = + - or @ for a formula.
+
     \b
     Examples:
       tally query "select run_id, outcome from runs"

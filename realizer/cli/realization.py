@@ -14,6 +14,7 @@ import click
 
 from ledger.errors import CheckpointError, NotFound, RealizationFailed, TallyError
 from realizer.cli.files import replacing
+from realizer.cli.hints import command
 from realizer.cli.options import json_option, ledger_option, output_option, pairs, refuse_two_documents
 from realizer.cli.plan_views import read_plan
 from realizer.cli.rendering import emit_json, emit_text, heading, progress_bars, say, show
@@ -118,7 +119,7 @@ def realize(
         except Exception as error:
             raise RealizationFailed(
                 f"the realization stopped: {type(error).__name__}: {' '.join(str(error).split())[:500]}",
-                f"`tally log {run_id}` shows how far it came, TALLY_DEBUG=1 where it stopped",
+                f"`{command('log', run_id, ledger=True)}` shows how far it came, TALLY_DEBUG=1 where it stopped",
             ) from error
         finally:
             passed = _settle(store, found, run_id, as_json)
@@ -263,7 +264,8 @@ def reference(
         emit_json(WrittenDocument.of_file("reference", output, facts))
     elif output != "-":
         say(
-            f"{output}: {digest}, {len(ids)} tokens in; next: tally plan freeze {draft} --reference {output} -o plan.json"
+            f"{output}: {digest}, {len(ids)} tokens in; next: "
+            + command("plan", "freeze", draft, "--reference", output, "-o", "plan.json")
         )
 
 

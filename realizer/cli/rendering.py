@@ -266,6 +266,11 @@ def size(count: int | float, *, human: bool | None = None) -> str:
     return f"{value:.2f} {unit}" if abs(value) < 10 else f"{value:.1f} {unit}"
 
 
+def in_bytes(name: str) -> str:
+    """The name of a column or section of sizes: its unit too, where its figures carry none."""
+    return name if on_terminal() else f"{name} (bytes)"
+
+
 def amount(count: int) -> str:
     """Bytes inside a sentence: like `size`, and said to be bytes where it is the raw integer."""
     return size(count) if on_terminal() else f"{count} bytes"

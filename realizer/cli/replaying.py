@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 @json_option
 def replay(run: str, at: int | None, step: bool, as_timeline: bool, ledger: str, as_json: bool) -> None:
     """Show the state that a run's events fold to, up to any of them. Nothing is executed again.
+
+    Where the run is closed by then, and at its last event, the state is judged as well.
 
     \b
     Examples:
@@ -64,6 +66,7 @@ def _last_sequence(source: RunSource) -> int:
 
 def _show_state(events: Iterator[Event], source: RunSource, stop: int, last: int, as_json: bool) -> None:
     from ledger.fold import fold
+    from ledger.reconcile import judge
     from realizer.cli.portrait import portrait
 
     reached: list[Event] = []
@@ -77,8 +80,12 @@ def _show_state(events: Iterator[Event], source: RunSource, stop: int, last: int
     if as_json:
         emit_json(state_document(state, source, reached[0], last))
         return
+    judgement = None
+    if source.plan is not None and (stop == last or state.closed is not None):
+        state = replace(state, witnesses=tuple(source.witnesses()))
+        judgement = judge(source.plan, state, state.witnesses)
     say(f"folded from the recorded events 0 to {stop} of {last}; nothing was executed again")
-    show(joined((f"EVENT {stop} of {last}", "bold"), reached[0].type), *portrait(source.plan, state, None))
+    show(joined((f"EVENT {stop} of {last}", "bold"), reached[0].type), *portrait(source.plan, state, judgement))
 
 
 def state_document(state: RunState, source: RunSource, reached: Event, last: int) -> StateDocument:

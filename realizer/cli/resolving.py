@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,12 +41,13 @@ class RunSource:
             yield read_event(recorded.envelope)
 
     def judged(self) -> tuple[RunState, Judgement | None]:
-        """The folded state, and the judgement; null for a run without a plan (a witness)."""
+        """The folded state with its witnesses, and the judgement; null for a run without a plan (a witness)."""
         from ledger.fold import fold
         from ledger.reconcile import judge
 
-        state = fold(self.events())
-        return state, judge(self.plan, state, self.witnesses()) if self.plan is not None else None
+        witnesses = tuple(self.witnesses())
+        state = replace(fold(self.events()), witnesses=witnesses)
+        return state, judge(self.plan, state, witnesses) if self.plan is not None else None
 
 
 def is_evidence(name: str) -> bool:

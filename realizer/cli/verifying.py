@@ -65,9 +65,14 @@ def verify(
     """
     wanted = Wanted(key, pin, ledger, challenge, required, policy)
     of_ledger = file is None or _is_ledger(file)
-    document = _verified_ledger(file, wanted) if of_ledger else _verified_evidence(str(file), wanted)
+    if of_ledger:
+        document, stranger = _verified_ledger(file, wanted), None
+    else:
+        document, stranger = _verified_evidence(str(file), wanted)
     if as_json:
         emit_json(document)
+    elif stranger is not None:
+        show(*_stranger_parts(document, str(file), stranger))
     else:
         location = file or wanted.ledger or os.environ.get("TALLY_LEDGER") or DEFAULT_LEDGER
         show(*_parts(document, shown_ledger(location), of_ledger=of_ledger))
@@ -130,15 +135,17 @@ def _verified_ledger(file: str | None, wanted: Wanted) -> VerificationDocument:
         )
 
 
-def _verified_evidence(file: str, wanted: Wanted) -> VerificationDocument:
+def _verified_evidence(file: str, wanted: Wanted) -> tuple[VerificationDocument, str | None]:
+    """What verifying says; and, for bytes that nobody meant as evidence, what they may be instead."""
     from ledger import evidence, keys
+    from ledger.evidence_form import PAYLOAD_TYPE
 
     policy = evidence.read_policy(Path(wanted.policy)) if wanted.policy else evidence.Policy()
     key = Path(wanted.key) if wanted.key else policy.key
     pin = wanted.pin or (str(policy.pin) if policy.pin else None)
     data = read_input(file, "evidence")
     checkpoint = evidence.read_pin(read_input(pin, "pin")) if pin else None
-    return evidence.verify(
+    document = evidence.verify(
         data,
         public_key=keys.load_public(key) if key else None,
         pin=checkpoint,
@@ -146,6 +153,30 @@ def _verified_evidence(file: str, wanted: Wanted) -> VerificationDocument:
         require=evidence.Requirements.parse(wanted.require or "") | policy.require,
         prior_runs_from_ledger=_ledger_view(data, wanted.ledger, checkpoint) if wanted.ledger else None,
     )
+    return document, _what_it_may_be(data) if PAYLOAD_TYPE.encode() not in data else None
+
+
+def _what_it_may_be(data: bytes) -> str:
+    """Which command takes a file that is no evidence, by what stands in it."""
+    if not data:
+        return "it is empty"
+    for mark, what in (
+        (b"tallystick.plan/", "it looks like a plan: `tally plan check` takes it"),
+        (b"inferswarm.r1.frozen-plan/", "it looks like a plan: `tally plan check` takes it"),
+        (b"BEGIN PUBLIC KEY", "it looks like a public key: give it with --key"),
+        (b"BEGIN ENCRYPTED PRIVATE KEY", "it is a private key: keep it to yourself"),
+        (b"BEGIN PRIVATE KEY", "it is a private key: keep it to yourself"),
+        ("\n\u2014 ".encode(), "it looks like a pin: give it with --pin"),
+    ):
+        if mark in data:
+            return what
+    return "evidence is made by `tally export`"
+
+
+def _stranger_parts(document: VerificationDocument, file: str, what: str) -> Iterator[RenderableType]:
+    yield joined(("NOT AN EVIDENCE FILE", "bold red"), file)
+    yield from (cell(problem.detail) for problem in document.problems)
+    yield cell(what)
 
 
 def _ledger_view(data: bytes, ledger: str, pin: Checkpoint | None) -> LedgerView | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from realizer.cli.rendering import cell, heading, joined, measured, table
+from realizer.cli.rendering import cell, heading, in_bytes, joined, measured, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,6 +26,7 @@ SHOWN = (
     ("open_descriptors", "open"),
 )
 """Facts of a process that have a column, and what it is called."""
+COUNTS = ("checkpoint_mappings", "open_descriptors")
 
 
 def witnessed_parts(state: RunState) -> Iterator[RenderableType]:
@@ -35,22 +36,20 @@ def witnessed_parts(state: RunState) -> Iterator[RenderableType]:
         return
     sample = seen.body
     processes = by_process(sample)
-    names = [name for _, name in SHOWN]
+    names = [name if fact in COUNTS else in_bytes(name) for fact, name in SHOWN]
     rows = []
+    others: list[tuple[object, ...]] = []
     for pid, facts in processes.items():
         unknown = [name for name, figure in facts.items() if not figure.known]
         devices = ", ".join(f"{device} {measured(figure)}" for device, figure in on_devices(sample, pid).items())
-        rows.append(
-            (
-                str(pid),
-                measured(facts.get("command")),
-                devices or "none seen",
-                *(measured(facts.get(fact)) for fact, _ in SHOWN),
-                cell(", ".join(unknown) or "nothing", "yellow" if unknown else ""),
-            )
+        rows.append((str(pid), measured(facts.get("command")), *(measured(facts.get(fact)) for fact, _ in SHOWN)))
+        others.append(
+            (str(pid), devices or "none seen", cell(", ".join(unknown) or "nothing", "yellow" if unknown else ""))
         )
     yield from ("", heading("Processes"))
-    yield table(("process", "command", "devices", *names, "not known"), rows, right=names)
+    yield table(("process", "command", *names), rows, right=names)
+    yield ""
+    yield table(("process", "devices", "not known"), others)
     for reason in reasons(sample, processes):
         yield joined(("not known:", "yellow"), reason, separator=" ")
     if sample.mapped_files:

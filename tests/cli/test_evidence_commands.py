@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders.runs import small_plan
 from tests.cli.conftest import Tally
 from tests.cli.seeding import FIRST, OTHER, SECOND
 
@@ -235,3 +236,27 @@ def test_evidence_can_come_through_a_pipe_with_a_name(tally: Tally, evidence: Pa
     feeder.join()
     os.close(reading)
     assert (ran.code, ran.json["status"]) == (0, "valid-unanchored"), ran
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "it is empty"),
+        (b"not json", "`tally export`"),
+        (b"{}\n", "`tally export`"),
+        (small_plan().data, "`tally plan check`"),
+        (b"-----BEGIN PUBLIC KEY-----\n", "--key"),
+        ("tally/x\n1\nroot\n\n\u2014 tally/x c2ln\n".encode(), "--pin"),
+    ],
+    ids=["nothing", "text", "an object", "a plan", "a key", "a pin"],
+)
+def test_a_file_that_is_no_evidence_is_called_so(tally: Tally, tmp_path: Path, data: bytes, said: str) -> None:
+    """The document and the exit code are those of broken evidence: a script sees no difference."""
+    (tmp_path / "file").write_bytes(data)
+    ran = tally("verify", "file")
+    assert ran.code == 4
+    assert ran.out.splitlines()[0] == "NOT AN EVIDENCE FILE  file"
+    assert said in ran.out.splitlines()[-1]
+    assert tally("verify", "-", stdin=data).out.startswith("NOT AN EVIDENCE FILE  -")
+    document = tally("verify", "file", "--json").json
+    assert (document["status"], document["problems"][0]["code"]) == ("broken", "format")

@@ -331,6 +331,10 @@ def test_a_witness_beside_the_engine_sees_the_same_and_is_named(tally: Tally, ti
     labels = {event["body"]["label"] for event in own if event["type"] == "memory.sampled"}
     assert labels <= {event["body"]["label"] for event in theirs if event["type"] == "memory.sampled"}
     assert tally("verify", "--json").json["status"] in ("valid", "valid-unanchored")
+    lines = tally("show", document["run_id"]).out.splitlines()
+    told = lines[lines.index("WITNESS") : lines.index("ACCOUNTING (BYTES)")]
+    assert told[1].split() == ["run", witness]
+    assert any(line.startswith(str(own[0]["body"]["pid"]["value"])) for line in told), "what it saw of the process"
     assert tally("export", document["run_id"], "-o", "evidence.json").code == 0
     assert tally("verify", "evidence.json").code == 0
 

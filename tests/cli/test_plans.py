@@ -210,3 +210,15 @@ def test_a_plan_that_was_edited_after_freezing_is_not_frozen_again(tally: Tally,
     assert "edited after freezing" in ran.error_line
     assert not (tmp_path / "plan.json").exists()
     assert not (tmp_path / "tally.db").exists()
+
+
+def test_a_device_that_is_not_there_is_named_with_what_to_try(tally: Tally, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from tests.builders.checkpoints import tiny_model
+
+    tiny_model(tmp_path / "model")
+    ran = tally("plan", "draft", "model", "--device", "cuda:7", "-o", "draft.json")
+    assert ran.code == 1
+    assert "shows no memory 'cuda:7.vram'" in ran.error_line
+    assert "`tally doctor`" in ran.error_line
+    assert "--device cpu" in ran.error_line

@@ -91,3 +91,13 @@ def test_steps_say_what_each_event_changed(tally: Tally, ledger: Path, plan: Pla
     assert changed[len(steps) - 1] == ["outcome: incomplete -> completed"]
     text = tally("replay", FIRST, "--step", "--at", "7").out.splitlines()
     assert text[-1].strip() == "mat.weights.stage: claimed -> live"
+
+
+def test_the_verdict_is_said_where_the_run_is_closed_and_not_before(tally: Tally, ledger: Path, plan: Plan) -> None:
+    last = len(clean_bodies(plan)) - 1
+    assert tally("replay", FIRST).out.splitlines()[1].startswith("PASS  assurance observed  completed")
+    assert tally("replay", FIRST, "--at", str(last)).out.splitlines()[1].startswith("PASS")
+    before = tally("replay", FIRST, "--at", str(last - 1)).out
+    assert before.splitlines()[1] == "NOT JUDGED  not closed yet: the verdict is on the whole run"
+    assert "FINDINGS" not in before
+    assert tally("replay", OTHER).out.splitlines()[1].startswith("INDETERMINATE")

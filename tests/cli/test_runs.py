@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ledger.bodies import Body, RunClosed
+from ledger.bodies import Body, ReclamationObserved, RunClosed
+from ledger.measurement import measured
 from ledger.plan import Plan
 from ledger.store import Store
-from tests.builders.runs import clean_bodies
+from tests.builders.runs import changed, clean_bodies, edited_plan, small_plan
 from tests.cli.conftest import Tally
 from tests.cli.seeding import FIRST, OTHER, SECOND, seed
 
@@ -228,3 +231,29 @@ def test_a_run_cannot_supersede_itself(tally: Tally, ledger: Path) -> None:
     ran = tally("supersede", FIRST, "--by", FIRST, "--reason", "x")
     assert ran.code == 1
     assert "itself" in ran.error_line
+
+
+def test_a_low_ratio_of_little_staging_beside_a_pass_is_told_in_words(
+    tally: Tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def little(document: dict[str, Any]) -> None:
+        document["memory_expectations"]["host_noise_bytes"] = 10**12
+
+    plan = edited_plan(small_plan(), little)
+    low = changed(clean_bodies(plan), ReclamationObserved, {"ratio": measured(0.1, None, "computed")})
+    seed(tmp_path / "tally.db", plan, (FIRST, low), (SECOND, clean_bodies(plan)))
+    ran = tally("show", FIRST)
+    assert ran.out.startswith("PASS")
+    assert (
+        "10.00% is less than planned, but so few bytes are within the plan's noise allowance of 1000000000000 bytes"
+        in ran.out
+    )
+    assert "less than planned" not in tally("show", SECOND).out
+
+
+def test_a_pipe_is_told_the_unit_of_every_column_of_bytes(tally: Tally, ledger: Path) -> None:
+    lines = tally("show", FIRST).out.splitlines()
+    header = lines[lines.index("MATERIALIZATIONS") + 1]
+    assert re.split("  +", header)[-3:] == ["planned (bytes)", "observed (bytes)", "state"]
+    assert {"MEMORY OF THE PROCESS TREE (BYTES)", "ACCOUNTING (BYTES)"} <= set(lines)
+    assert any(" bytes in " in line for line in tally("log", FIRST).out.splitlines())
