@@ -292,16 +292,27 @@ class Adapter(Protocol):
 
 
 def load_adapter(name: str) -> type[Adapter]:
-    """The adapter class of that name. Raises NotFound naming those there are, TallyError when its import fails."""
-    found = {point.name: point for point in _entry_points()}
-    if name not in found:
-        known = ", ".join(sorted(found)) or "none"
+    """The adapter class of that name.
+
+    Raises NotFound naming those there are, TallyError when several packages offer one of that name, or its import fails.
+    """
+    points = _entry_points()
+    offered = {point.value: point for point in points if point.name == name}
+    if not offered:
+        known = ", ".join(sorted({point.name for point in points})) or "none"
         raise NotFound(f"no adapter named {name!r}; installed: {known}", "install the package that carries it")
-    try:
-        adapter: type[Adapter] = found[name].load()
-    except (ImportError, AttributeError) as error:
+    if len(offered) > 1:
         raise TallyError(
-            f"adapter {name!r} cannot be imported: {error}",
+            f"several installed packages offer an adapter {name!r}: {', '.join(sorted(offered))}",
+            "which one is meant must not be left to chance: uninstall the others",
+        )
+    (point,) = offered.values()
+    try:
+        adapter: type[Adapter] = point.load()
+    except Exception as error:
+        said = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+        raise TallyError(
+            f"adapter {name!r} cannot be imported: {said}",
             "is `tallystick[realize]` installed, and no other package with a top-level `adapters` (AdapterHub's is one)?",
         ) from error
     return adapter
@@ -311,11 +322,19 @@ def adapter_for(plan: Plan) -> type[Adapter]:
     """The adapter that the plan names or, in the R1 dialect, the one that recognises it. Raises NotFound."""
     if plan.document.adapter is not None:
         return load_adapter(plan.document.adapter.name)
+    broken = []
     for name in adapter_names():
-        adapter = load_adapter(name)
+        try:
+            adapter = load_adapter(name)
+        except TallyError as error:
+            broken.append(error.message)
+            continue
         if adapter.recognises(plan):
             return adapter
-    raise NotFound("the plan names no adapter and none of those installed recognises it", "name one with --adapter")
+    raise NotFound(
+        "; ".join(["the plan names no adapter and none of those installed recognises it", *broken]),
+        "name one with --adapter",
+    )
 
 
 def _entry_points() -> tuple[EntryPoint, ...]:

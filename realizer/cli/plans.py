@@ -192,10 +192,16 @@ def _adapter(name: str | None, checkpoint: Checkpoint) -> type[Adapter]:
 
     refusals = []
     for candidate in [name] if name is not None else adapter_names():
-        found = load_adapter(candidate)
-        why = answers.unsupported(found, checkpoint)
-        if why is None:
-            return found
+        try:
+            found = load_adapter(candidate)
+            why = answers.unsupported(found, checkpoint)
+        except Exception as error:
+            if name is not None:
+                raise
+            why = f"it broke: {' '.join(str(error).split())[:200]}"  # another may do
+        else:
+            if why is None:
+                return found
         refusals.append(f"{candidate}: {why}")
     raise NotFound(
         f"no adapter can realise this checkpoint ({'; '.join(refusals) or 'none is installed'})",
