@@ -197,7 +197,7 @@ class Adapter(Protocol):
     lacks another member. It may have besides: `warm_up(device)`, called before the memory baseline; `answer(prompt,
     most_tokens) -> str` for `realize --prompt`; `content(materialization_id) -> Layout` and
     `derived_digests(materialization_id, loader)` for `--verify-content` of joined or computed tensors;
-    `published(name) -> bytes` for `plan draft --published`; `synthesize` for `synth`.
+    `published(name) -> bytes` for `plan draft --published`; `synth(folder, options)` for `synth`.
     """
 
     name: str
