@@ -6,6 +6,7 @@ Needs the sample model in build/sample (`make sample`). The commands are the pag
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -50,9 +51,14 @@ def renew() -> None:
                 )
                 if block.language == "console":
                     old = "```console\n" + "\n".join(block.lines) + "\n```"
-                    new = f"```console\n$ {line}\n{done.stdout.rstrip()}\n```"
+                    new = f"```console\n$ {line}\n{nameless(done.stdout.rstrip())}\n```"
                     page = page.replace(old, new)
     README.write_text(page, encoding="utf-8")
+
+
+def nameless(printed: str) -> str:
+    """What was printed without the names of whose machine it was."""
+    return re.sub(r"^by( +).*, process (\d+)$", r"by\1me on my-machine, process \2", printed, flags=re.M)
 
 
 if __name__ == "__main__":
