@@ -12,7 +12,7 @@ import click
 from ledger.errors import TallyError
 from realizer.cli.files import read_input, write_output
 from realizer.cli.hints import command
-from realizer.cli.options import json_option, ledger_option, output_option, refuse_two_documents, run_argument
+from realizer.cli.options import FileName, json_option, ledger_option, output_option, refuse_two_documents, run_argument
 from realizer.cli.rendering import amount, emit_json, emit_json_line, say, show, warn
 
 PASSPHRASE = "TALLY_PASSPHRASE"
@@ -32,7 +32,12 @@ def passphrase(prompt: str, *, confirm: bool = False) -> str | None:
 @click.command()
 @click.option("--no-passphrase", is_flag=True, help="Leave the private key unencrypted; its mode is 0600 all the same.")
 @click.option(
-    "-o", "--output", metavar="NAME.pem", required=True, help="The private key; NAME.pub is written beside it."
+    "-o",
+    "--output",
+    type=FileName(),
+    metavar="NAME.pem",
+    required=True,
+    help="The private key; NAME.pub is written beside it.",
 )
 @json_option
 def keygen(no_passphrase: bool, output: str, as_json: bool) -> None:
@@ -78,7 +83,10 @@ def private_key(name: str) -> Any:
 @click.command()
 @run_argument()
 @click.option(
-    "--key", metavar="NAME.pem", help="Sign with this private key; without one the file is NOT AUTHENTICATED."
+    "--key",
+    type=FileName(),
+    metavar="NAME.pem",
+    help="Sign with this private key; without one the file is NOT AUTHENTICATED.",
 )
 @click.option("--attach", is_flag=True, help="Include large documents that are otherwise referred to by digest.")
 @output_option("the evidence")
@@ -124,7 +132,7 @@ def evidence() -> None:
 
 
 @evidence.command("show")
-@click.argument("file")
+@click.argument("file", type=FileName())
 @click.option("--statement", is_flag=True, help="Print the in-toto Statement as it stands in the file.")
 @json_option
 def show_evidence(file: str, statement: bool, as_json: bool) -> None:

@@ -6,15 +6,17 @@ import click
 
 from ledger.errors import EvidenceBroken, TallyError
 from realizer.cli.files import read_input
-from realizer.cli.options import json_option, ledger_option
+from realizer.cli.options import FileName, json_option, ledger_option
 from realizer.cli.plan_views import read_plan
 from realizer.cli.rendering import emit_json, say, show
 from realizer.cli.resolving import open_run
 
 
 @click.command("import")
-@click.argument("file")
-@click.option("--plan", "plan_file", metavar="PLAN", help="The plan that the published result realised.")
+@click.argument("file", type=FileName())
+@click.option(
+    "--plan", "plan_file", type=FileName(), metavar="PLAN", help="The plan that the published result realised."
+)
 @ledger_option
 @json_option
 def import_(file: str, plan_file: str | None, ledger: str, as_json: bool) -> int:

@@ -64,8 +64,14 @@ def reconcile(run: str, ledger: str, as_json: bool) -> int:
     return 0 if judgement.verdict == "PASS" else 3
 
 
+def _complete_code(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from ledger.reconcile import INVARIANTS
+
+    return [code for invariant in INVARIANTS for code in invariant.codes if code.startswith(incomplete)]
+
+
 @click.command()
-@click.argument("code", required=False)
+@click.argument("code", required=False, shell_complete=_complete_code)
 @json_option
 def invariants(code: str | None, as_json: bool) -> None:
     """Print what the judge holds runs to, and why.

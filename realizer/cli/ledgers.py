@@ -8,7 +8,7 @@ import click
 
 from realizer.cli.access import shown_ledger
 from realizer.cli.files import write_output
-from realizer.cli.options import json_option, ledger_option, output_option, refuse_two_documents
+from realizer.cli.options import FileName, json_option, ledger_option, output_option, refuse_two_documents
 from realizer.cli.rendering import amount, emit_json, facts, json_value, say, show, size
 
 # --- pin ----------------------------------------------------------------------------------------------------------
@@ -16,7 +16,7 @@ from realizer.cli.rendering import amount, emit_json, facts, json_value, say, sh
 
 @click.command()
 @click.option("--accept", is_flag=True, help="Take the ledger as it is now for good, after a deliberate restore.")
-@click.option("--key", metavar="NAME.pem", help="Sign the pin with this private key.")
+@click.option("--key", type=FileName(), metavar="NAME.pem", help="Sign the pin with this private key.")
 @output_option("the pin")
 @ledger_option
 @json_option
@@ -88,7 +88,7 @@ def upgrade(ledger: str, as_json: bool) -> None:
 
 
 @db.command()
-@click.argument("destination", metavar="DEST")
+@click.argument("destination", type=FileName(), metavar="DEST")
 @ledger_option
 @json_option
 def backup(destination: str, ledger: str, as_json: bool) -> None:
@@ -110,8 +110,8 @@ def backup(destination: str, ledger: str, as_json: bool) -> None:
 
 
 @db.command("copy")
-@click.argument("source", metavar="SRC")
-@click.argument("destination", metavar="DST")
+@click.argument("source", type=FileName(), metavar="SRC")
+@click.argument("destination", type=FileName(), metavar="DST")
 @json_option
 def copy_ledger(source: str, destination: str, as_json: bool) -> None:
     """Copy a ledger into an empty place, and verify it.

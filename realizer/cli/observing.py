@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ledger.errors import CheckpointError, TallyError
-from realizer.cli.options import RunName, json_option, ledger_option, pairs
+from realizer.cli.options import FileName, RunName, json_option, ledger_option, pairs
 from realizer.cli.rendering import emit_json, say, show
 
 if TYPE_CHECKING:
@@ -43,9 +43,12 @@ READY, DONE = "ready", "closed"
     help="A process to watch, with all its children; repeatable.",
 )
 @click.option(
-    "--checkpoint", metavar="DIR", help="The checkpoint's folder, or its one file: who maps, holds and opens it."
+    "--checkpoint",
+    type=FileName(),
+    metavar="DIR",
+    help="The checkpoint's folder, or its one file: who maps, holds and opens it.",
 )
-@click.option("--plan", metavar="PLAN", help="Judge by this plan what can be judged from outside.")
+@click.option("--plan", type=FileName(), metavar="PLAN", help="Judge by this plan what can be judged from outside.")
 @click.option("--follow", is_flag=True, help="Go on until the processes end, or until interrupted.")
 @click.option(
     "--interval",

@@ -17,29 +17,40 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class RunName(click.ParamType[str]):
-    """A run as people name it; completes to the ledger's runs, the newest first."""
+    """A run as people name it; completes to the ledger's runs, the newest first, or to evidence files."""
 
     name = "run"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         location = ctx.params.get("ledger") or DEFAULT_LEDGER
+        file = [CompletionItem(incomplete, type="file")]
         if incomplete and Path(incomplete).exists():
-            return [CompletionItem(incomplete, type="file")]
+            return file
         from ledger.store import Store
 
         try:
             with Store.open(location) as store:
                 runs = store.runs()
         except TallyError:
-            return []
+            return file
         names = [CompletionItem(run.run_id, help=f"{run.opened_at[:19]} {run.outcome}") for run in reversed(runs)]
-        return [item for item in [*names, CompletionItem("@latest")] if item.value.startswith(incomplete)]
+        return [item for item in [*names, CompletionItem("@latest")] if item.value.startswith(incomplete)] or file
+
+
+class FileName(click.ParamType[str]):
+    """A file, a directory or `-`, checked where it is opened; completes to what is there."""
+
+    name = "file"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="file")]
 
 
 def ledger_option(command: F) -> F:
     """`--ledger`, then TALLY_LEDGER, then ./tally.db."""
     return click.option(
         "--ledger",
+        type=FileName(),
         metavar="URL|PATH",
         envvar="TALLY_LEDGER",
         default=DEFAULT_LEDGER,
@@ -59,7 +70,12 @@ def output_option(what: str) -> Callable[[F], F]:
 
     def decorate(command: F) -> F:
         return click.option(
-            "-o", "--output", metavar="FILE", required=True, help=f"Where {what} goes; - is standard output."
+            "-o",
+            "--output",
+            type=FileName(),
+            metavar="FILE",
+            required=True,
+            help=f"Where {what} goes; - is standard output.",
         )(command)
 
     return decorate

@@ -11,7 +11,7 @@ import click
 from ledger.errors import NotFound, PlanError
 from realizer.cli.files import read_input, replacing, write_output
 from realizer.cli.hints import command
-from realizer.cli.options import json_option, ledger_option, output_option, pairs, refuse_two_documents
+from realizer.cli.options import FileName, json_option, ledger_option, output_option, pairs, refuse_two_documents
 from realizer.cli.plan_views import plan_parts, plan_summary, read_plan, seal_text
 from realizer.cli.rendering import (
     amount,
@@ -45,7 +45,7 @@ def plan() -> None:
 
 
 @plan.command()
-@click.argument("model", required=False)
+@click.argument("model", type=FileName(), required=False)
 @click.option("--revision", metavar="R", help="The model's revision: a commit of the hub's repository.")
 @click.option("--adapter", metavar="NAME", help="The adapter that realises it; without it the first that can.")
 @click.option("--device", metavar="D", default="cpu", show_default=True, help="Where it is to run: cpu, cuda:0, ...")
@@ -210,8 +210,8 @@ def _adapter(name: str | None, checkpoint: Checkpoint) -> type[Adapter]:
 
 
 @plan.command()
-@click.argument("draft", metavar="DRAFT")
-@click.option("--reference", metavar="FILE", help="The reference fixture whose digest the plan binds.")
+@click.argument("draft", type=FileName(), metavar="DRAFT")
+@click.option("--reference", type=FileName(), metavar="FILE", help="The reference fixture whose digest the plan binds.")
 @click.option("--note", metavar="TEXT", help="A remark that is recorded with the freezing.")
 @output_option("the frozen plan")
 @ledger_option
@@ -268,7 +268,7 @@ def freeze(draft: str, reference: str | None, note: str | None, output: str, led
 
 
 @plan.command("show")
-@click.argument("file")
+@click.argument("file", type=FileName())
 @json_option
 def show_plan(file: str, as_json: bool) -> None:
     """Show what a plan says.
@@ -287,7 +287,7 @@ def show_plan(file: str, as_json: bool) -> None:
 
 
 @plan.command()
-@click.argument("file")
+@click.argument("file", type=FileName())
 @json_option
 def check(file: str, as_json: bool) -> int:
     """Check a plan against itself: every violation at once. Exit 3 when there is one.
@@ -322,8 +322,8 @@ def check(file: str, as_json: bool) -> int:
 
 
 @plan.command()
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
+@click.argument("a", type=FileName(), metavar="A")
+@click.argument("b", type=FileName(), metavar="B")
 @json_option
 def diff(a: str, b: str, as_json: bool) -> None:
     """Show where two plans differ.

@@ -41,6 +41,13 @@ from realizer.cli.tabular import Printed, show_rows
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+
+def _complete_named(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from ledger.named_queries import NAMED
+
+    return [name for name in NAMED if name.startswith(incomplete)]
+
+
 Row: TypeAlias = tuple[Any, ...]
 
 MOST_ROWS = 10_000
@@ -50,7 +57,12 @@ TABLE_ROWS = 1_000
 
 @click.command()
 @click.argument("sql", required=False)
-@click.option("--named", metavar="NAME", help="A query that comes with the program; --list names them.")
+@click.option(
+    "--named",
+    metavar="NAME",
+    shell_complete=_complete_named,
+    help="A query that comes with the program; --list names them.",
+)
 @click.option("--list", "list_named", is_flag=True, help="List the named queries.")
 @click.option("--schema", is_flag=True, help="List the views and columns, documented.")
 @click.option(

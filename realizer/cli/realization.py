@@ -15,7 +15,7 @@ import click
 from ledger.errors import CheckpointError, NotFound, RealizationFailed, TallyError
 from realizer.cli.files import replacing
 from realizer.cli.hints import command
-from realizer.cli.options import json_option, ledger_option, output_option, pairs, refuse_two_documents
+from realizer.cli.options import FileName, json_option, ledger_option, output_option, pairs, refuse_two_documents
 from realizer.cli.plan_views import read_plan
 from realizer.cli.rendering import emit_json, emit_text, heading, progress_bars, say, show
 
@@ -32,11 +32,16 @@ DEFAULT_PROMPT = "The capital of France is"
 
 
 @click.command()
-@click.argument("plan")
+@click.argument("plan", type=FileName())
 @click.option(
-    "--checkpoint", metavar="DIR", help="The checkpoint's directory, or a hub repository; else the plan's own."
+    "--checkpoint",
+    type=FileName(),
+    metavar="DIR",
+    help="The checkpoint's directory, or a hub repository; else the plan's own.",
 )
-@click.option("--reference", metavar="FILE", help="The reference fixture that decode is compared with.")
+@click.option(
+    "--reference", type=FileName(), metavar="FILE", help="The reference fixture that decode is compared with."
+)
 @click.option("--adapter", metavar="NAME", help="The adapter; else the one that the plan names.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Recorded with the run; repeatable.")
 @click.option("--challenge", metavar="TEXT", help="A verifier's nonce: shows that the run is no older than it.")
@@ -214,11 +219,14 @@ def _tell_answer(prompt: str, answer: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("draft")
+@click.argument("draft", type=FileName())
 @click.option("--prompt", metavar="TEXT", help=f"What the model reads (default: {DEFAULT_PROMPT!r}).")
 @click.option("--tokens", metavar="IDS", help="Token ids instead of a prompt, comma-separated.")
 @click.option(
-    "--checkpoint", metavar="DIR", help="The checkpoint's directory, or a hub repository; else the plan's own."
+    "--checkpoint",
+    type=FileName(),
+    metavar="DIR",
+    help="The checkpoint's directory, or a hub repository; else the plan's own.",
 )
 @click.option("--adapter", metavar="NAME", help="The adapter; else the one that the plan names.")
 @output_option("the fixture")

@@ -12,6 +12,7 @@ from ledger.errors import NotFound
 from realizer.cli.access import shown_ledger
 from realizer.cli.files import read_input, write_output
 from realizer.cli.options import (
+    FileName,
     json_option,
     ledger_option,
     output_option,
@@ -30,7 +31,12 @@ if TYPE_CHECKING:
 @click.command()
 @run_argument()
 @click.option("--compare", "other", metavar="OTHER", help="A second run, or an evidence file, to lay beside it.")
-@click.option("--key", metavar="NAME.pub", help="For an evidence file: the public key its signature must be made with.")
+@click.option(
+    "--key",
+    type=FileName(),
+    metavar="NAME.pub",
+    help="For an evidence file: the public key its signature must be made with.",
+)
 @output_option("the page")
 @ledger_option
 @json_option

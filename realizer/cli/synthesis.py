@@ -8,14 +8,16 @@ from typing import Any
 import click
 
 from ledger.errors import NotFound
-from realizer.cli.options import json_option, pairs
+from realizer.cli.options import FileName, json_option, pairs
 from realizer.cli.rendering import amount, emit_json, progress_bars, say
 
 
 @click.command()
 @click.argument("adapter")
 @click.option("--option", "options", multiple=True, metavar="K=V", help="An option of the adapter's; repeatable.")
-@click.option("-o", "--output", metavar="DIR", required=True, help="The new directory for the checkpoint.")
+@click.option(
+    "-o", "--output", type=FileName(), metavar="DIR", required=True, help="The new directory for the checkpoint."
+)
 @json_option
 def synth(adapter: str, options: tuple[str, ...], output: str, as_json: bool) -> None:
     """Write a synthetic checkpoint of ADAPTER's model.

@@ -13,7 +13,7 @@ import click
 from ledger.errors import NotFound
 from realizer.cli.access import shown_ledger
 from realizer.cli.files import read_input
-from realizer.cli.options import DEFAULT_LEDGER, json_option
+from realizer.cli.options import DEFAULT_LEDGER, FileName, json_option
 from realizer.cli.rendering import VERDICT_STYLES, cell, emit_json, facts, heading, joined, progress_bar, show, table
 
 if TYPE_CHECKING:
@@ -29,17 +29,22 @@ CHECK_STYLES = {"ok": "green", "failed": "bold red", "not-checked": "dim"}
 
 
 @click.command()
-@click.argument("file", required=False)
-@click.option("--key", metavar="NAME.pub", help="The public key that must have signed the evidence, or the pin.")
-@click.option("--pin", "pin", metavar="PIN", help="A checkpoint kept elsewhere that must still hold.")
+@click.argument("file", type=FileName(), required=False)
+@click.option(
+    "--key", type=FileName(), metavar="NAME.pub", help="The public key that must have signed the evidence, or the pin."
+)
+@click.option("--pin", "pin", type=FileName(), metavar="PIN", help="A checkpoint kept elsewhere that must still hold.")
 @click.option(
     "--ledger",
+    type=FileName(),
     metavar="URL|PATH",
     help="The ledger; with an evidence file, prove its list of prior runs complete from it.",
 )
 @click.option("--challenge", metavar="TEXT", help="The challenge that the run must have been opened with.")
 @click.option("--require", "required", metavar="LIST", help="Requirements, comma-separated: signature,pin,frozen,...")
-@click.option("--policy", metavar="FILE", help="A tally-policy.toml that holds requirements and anchors.")
+@click.option(
+    "--policy", type=FileName(), metavar="FILE", help="A tally-policy.toml that holds requirements and anchors."
+)
 @json_option
 def verify(
     file: str | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -221,6 +222,55 @@ def test_completion_offers_commands() -> None:
     environment = {**os.environ, "_TALLY_COMPLETE": "bash_complete", "COMP_WORDS": "tally re", "COMP_CWORD": "1"}
     done = subprocess.run(TALLY, capture_output=True, text=True, env=environment, timeout=60)
     assert {"plain,reference", "plain,realize", "plain,replay", "plain,reconcile"} <= set(done.stdout.split())
+
+
+def test_bash_completes_commands_files_runs_and_names(tmp_path: Path) -> None:
+    """In bash itself: the script that is to be evaluated is evaluated, and asked for a few words."""
+    if shutil.which("bash") is None:
+        pytest.skip("there is no bash")
+    tally_here = tmp_path / "bin" / "tally"
+    tally_here.parent.mkdir()
+    tally_here.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m realizer.cli.main "$@"\n')
+    tally_here.chmod(0o755)
+    script = """
+eval "$(_TALLY_COMPLETE=bash_source tally)"
+complete_words() {
+    COMP_WORDS=("$@"); COMP_CWORD=$(( $# - 1 )); COMPREPLY=()
+    _tally_completion tally "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+    echo "${COMPREPLY[@]}"
+}
+compopt() { COMPREPLY=("$@"); }  # what asks bash for its own completion, of files; it works at a prompt alone
+complete_words tally inv
+complete_words tally plan fr
+complete_words tally query --named mem
+complete_words tally invariants staging.not
+complete_words tally realize my
+complete_words tally verify --key my
+complete_words tally show my
+complete_words tally show @la
+complete_words tally runs --led
+"""
+    environment = {
+        **os.environ,
+        "PATH": f"{tally_here.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(main.__file__).parents[2]),
+        "TALLY_LEDGER": str(tmp_path / "tally.db"),
+    }
+    make_ledger(tmp_path / "tally.db")
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=300, check=True
+    )
+    assert done.stdout.splitlines() == [
+        "invariants",
+        "freeze",
+        "memory-over-time",
+        "staging.not-released",
+        "-o default",
+        "-o default",
+        "-o default",
+        "@latest",
+        "--ledger",
+    ], done.stderr
 
 
 def test_a_reader_that_goes_away_is_no_traceback(tmp_path: Path) -> None:
