@@ -54,12 +54,13 @@ class OpenQuery:
     """An answer that is read row by row, so that it takes the memory of one row however long it is.
 
     Rows are as in a QueryResult; reading them raises QueryError as `run_query` does. `truncated` is told once they are
-    read: the row limit cut the answer off.
+    read: the row limit cut the answer off. `read` is about how many bytes were read so far.
     """
 
     def __init__(self, columns: list[str], fetched: Iterator[Any], limit: int) -> None:
         self.columns = columns
         self.truncated = False
+        self.read = 0
         self._fetched = fetched
         self._limit = limit
 
@@ -68,9 +69,11 @@ class OpenQuery:
             if number == self._limit:
                 self.truncated = True
                 return
-            if sum(map(_width, row)) > MAX_RESULT_BYTES:
+            wide = sum(map(_width, row))
+            if wide > MAX_RESULT_BYTES:
                 raise QueryError(f"a row of the result is larger than {MAX_RESULT_BYTES} bytes", "select less of it")
-            yield tuple(_plain(value) for value in row)
+            self.read += wide
+            yield row if _PLAIN.issuperset(map(type, row)) else tuple(_plain(value) for value in row)
 
 
 def run_query(
@@ -82,12 +85,12 @@ def run_query(
     LedgerError when there is no such ledger. Never writes and never creates a file.
     """
     collected: list[tuple[Any, ...]] = []
-    total = 0
+    before = 0
     with open_query(location, sql, parameters, seconds=seconds, rows=rows) as answer:
         for row in answer:
-            if total > MAX_RESULT_BYTES:
+            if before > MAX_RESULT_BYTES:
                 return QueryResult(answer.columns, collected, True)
-            total += sum(map(_width, row))
+            before = answer.read
             collected.append(row)
         return QueryResult(answer.columns, collected, answer.truncated)
 
@@ -124,7 +127,13 @@ def _bind(statement: Statement, parameters: Mapping[str, object]) -> dict[str, o
 
 def _width(value: Any) -> int:
     """About how long the value is when it is printed."""
-    return len(value) if isinstance(value, str) else 2 * len(value) if isinstance(value, bytes | memoryview) else 8
+    if value.__class__ is str:
+        return len(value)
+    return 2 * len(value) if isinstance(value, bytes | memoryview) else 8
+
+
+_PLAIN = frozenset({int, str, type(None)})
+"""Types whose values JSON carries as they are."""
 
 
 def _plain(value: Any) -> Any:

@@ -70,7 +70,7 @@ def statement_parts(opened: Evidence) -> Iterator[RenderableType]:
                 "ledger",
                 f"{summary.origin}, {summary.tree_size} events, root {short_digest(opened.checkpoint.root_hex)}",
             ),
-            ("events", f"{summary.events}, and {summary.witnesses} witnesses"),
+            ("events", f"{summary.events}, and {summary.witnesses} witness{'' if summary.witnesses == 1 else 'es'}"),
             ("attempts before", str(summary.attempts_before)),
         ]
     )
