@@ -142,6 +142,14 @@ def may_read(action: int, first: str | None, second: str | None, schema: str | N
 
 
 @hookimpl
+def extra_css_urls(datasette: Datasette) -> list[str]:
+    """Long lines of SQL are broken on Datasette's own pages too, so that they fit a telephone."""
+    if _about(datasette) is None:
+        return []
+    return ["data:text/css,pre%7Bwhite-space:pre-wrap;overflow-wrap:anywhere%7D"]
+
+
+@hookimpl
 def render_cell(value: Any, datasette: Datasette) -> str | None:
     """A cell of Datasette's own tables in which nothing acts (direction marks, controls); null: as Datasette has it."""
     if _about(datasette) is None or not isinstance(value, str) or value.isprintable():

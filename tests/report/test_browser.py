@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ledger.bodies import MaterializationObserved
+from ledger.bodies import MaterializationObserved, RunOpened
 from ledger.compare import ComparedRun, compare
 from ledger.measurement import measured
 from ledger.report import Beside
@@ -265,7 +265,7 @@ def test_served_pages_load_and_ask_this_machine_alone(theme: str, served: str, l
         watched = look(served + path, theme=theme)
         watched.page.wait_for_load_state("networkidle")
         assert watched.complaints == [], path
-        assert all(asked.startswith(served) for asked in watched.requests), path
+        assert all(asked.startswith((served, "data:")) for asked in watched.requests), path
 
 
 def test_from_the_list_to_a_run_a_comparison_and_a_query(served: str, look: Open) -> None:
@@ -290,3 +290,32 @@ def test_from_the_list_to_a_run_a_comparison_and_a_query(served: str, look: Open
 def test_a_missing_run_has_a_page_that_says_so(served: str, look: Open) -> None:
     page = look(served + "-/run/ffff").page
     assert page.get_by_role("heading", name="Not found").is_visible()
+
+
+def test_a_narrow_screen_is_told_that_the_picture_goes_on(look: Open, written: Write, clean: Told) -> None:
+    address = written(clean.page())
+    assert look(address, width=390).page.locator("figure.chart .narrow").first.is_visible()
+    assert not look(address).page.locator("figure.chart .narrow").first.is_visible()
+
+
+def test_two_long_digests_side_by_side_are_not_cut(look: Open, written: Write, clean: Told) -> None:
+    other = Told(
+        clean.plan,
+        changed(clean.bodies, RunOpened, {"software.files_digest": measured("sha256:" + "0" * 64, None, "x")}),
+    )
+    document = compare(
+        ComparedRun(clean.plan, clean.state, clean.judgement), ComparedRun(other.plan, other.state, other.judgement)
+    )
+    beside = Beside(document, other.plan, other.events, other.state, other.judgement)
+    page = look(written(clean.page(comparison=beside))).page
+    assert "0" * 64 in page.locator("#different").inner_text()
+    assert (
+        page.evaluate("(box => box.scrollWidth - box.clientWidth)(document.querySelector('#different').parentElement)")
+        <= 0
+    )
+
+
+def test_a_named_query_fits_a_telephone(served: str, look: Open) -> None:
+    page = look(f"{served}tally/memory-over-time?run={FIRST}", width=400).page
+    assert page.get_by_text("FROM memory_samples").count() >= 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
