@@ -260,3 +260,10 @@ def test_a_file_that_is_no_evidence_is_called_so(tally: Tally, tmp_path: Path, d
     assert tally("verify", "-", stdin=data).out.startswith("NOT AN EVIDENCE FILE  -")
     document = tally("verify", "file", "--json").json
     assert (document["status"], document["problems"][0]["code"]) == ("broken", "format")
+
+
+def test_one_earlier_run_is_one(tally: Tally, ledger: Path) -> None:
+    assert tally("export", SECOND, "-o", "evidence.json").code == 0
+    ran = tally("verify", "evidence.json", "--require", "first-run")
+    assert ran.code == 3
+    assert "1 earlier run of this model is listed" in ran.out
