@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from ledger.errors import TallyError
 
 pytest.importorskip("torch")
 pytest.importorskip("safetensors")
@@ -132,6 +136,26 @@ def test_a_strangers_adapter_is_found_and_passes_and_dishonest_ones_fail_by_code
     failed = [json.loads(line) for line in log[1].splitlines()]
     (said,) = [event["body"]["message"] for event in failed if event["type"] == "materialization.failed"]
     assert said.startswith("adapter 'vague': `realize` gave back None; expected a Claim")
+
+
+@pytest.mark.parametrize(
+    ("planned", "subjects"),
+    [
+        (["mat.weights.stage", "mat.weights.resident", "mat.bag", "mat.replay-baseline"], []),
+        (["mat.weights.resident", "mat.weights.stage", "mat.bag", "mat.replay-baseline"], ["mat.weights.stage"]),
+        (["mat.weights.stage", "mat.weights.resident", "mat.odd"], ["mat.odd", "mat.bag", "mat.replay-baseline"]),
+    ],
+)
+def test_the_example_names_what_it_cannot_carry_out(
+    planned: list[str], subjects: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLE)
+    adapter = importlib.import_module("tally_adapter_example").BagOfBytes
+    plan = SimpleNamespace(plan=SimpleNamespace(materializations=dict.fromkeys(planned)))
+    made = adapter(plan, SimpleNamespace(config={"width": 4}))
+    assert [subject for subject, _ in made.violations()] == subjects
+    with pytest.raises(TallyError, match="not activated"):
+        _ = made.model
 
 
 def errors(document: str) -> set[str]:

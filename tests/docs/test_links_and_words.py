@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -113,4 +114,5 @@ def test_code_that_the_page_of_adapters_shows_is_that_of_the_example() -> None:
     shown = [block for block in blocks(ROOT / "docs" / "adapters.md") if block.language in ("python", "toml")]
     assert len(shown) > 5
     for block in shown:
-        assert any("\n".join(block.lines) in source for source in sources), f"{block.where}: not in the example"
+        forms = [textwrap.indent("\n".join(block.lines), " " * depth) for depth in (0, 4, 8)]
+        assert any(form in source for form in forms for source in sources), f"{block.where}: not in the example"

@@ -166,16 +166,20 @@ class BagOfBytes(Adapter):
     # --- a run: before anything is allocated ----------------------------------------------------------------------
 
     def __init__(self, plan: PlanHandle, checkpoint: Checkpoint) -> None:
-        self._planned = set(plan.plan.materializations)
+        self._planned = list(plan.plan.materializations)
         self._layouts = layouts(checkpoint.config["width"])
         self._memory: dict[str, MemoryRange] = {}
         self._tensors: dict[str, dict[str, torch.Tensor]] = {}
         self._bag: Bag | None = None
 
     def violations(self) -> list[tuple[str, str]]:
-        odd = [(name, "is no materialization of a bag of bytes") for name in self._planned - set(self._layouts)]
-        missing = [(name, "is missing: a bag of bytes needs it") for name in set(self._layouts) - self._planned]
-        return sorted(odd + missing)
+        found = [
+            (name, "is no materialization of a bag of bytes") for name in self._planned if name not in self._layouts
+        ]
+        found += [(name, "is missing: a bag of bytes needs it") for name in self._layouts if name not in self._planned]
+        if not found and self._planned.index("mat.weights.stage") > self._planned.index("mat.weights.resident"):
+            found.append(("mat.weights.stage", "has to come before mat.weights.resident, which is filled from it"))
+        return found
 
     def layout(self, materialization_id: str) -> Layout:
         if materialization_id not in self._layouts:
