@@ -173,10 +173,8 @@ class BagOfBytes(Adapter):
         self._bag: Bag | None = None
 
     def violations(self) -> list[tuple[str, str]]:
-        found = [
-            (name, "is no materialization of a bag of bytes") for name in self._planned if name not in self._layouts
-        ]
-        found += [(name, "is missing: a bag of bytes needs it") for name in self._layouts if name not in self._planned]
+        found = [(name, "is not of a bag of bytes") for name in self._planned if name not in self._layouts]
+        found += [(name, "is missing") for name in self._layouts if name not in self._planned]
         if not found and self._planned.index("mat.weights.stage") > self._planned.index("mat.weights.resident"):
             found.append(("mat.weights.stage", "has to come before mat.weights.resident, which is filled from it"))
         return found
