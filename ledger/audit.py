@@ -22,7 +22,7 @@ from ledger.checkpoints import Checkpoint, NoteForged, parse_checkpoint, verify_
 from ledger.database import squeeze
 from ledger.documents import Checks, CheckState, Problem, ProblemCode, VerificationDocument
 from ledger.errors import EventError, LedgerError, PlanError, TallyError
-from ledger.events import ENVELOPE_VERSION, NO_PLAN, UPCASTS
+from ledger.events import ENVELOPE_VERSION, UPCASTS, first_link
 from ledger.merkle import Frontier
 from ledger.plan import parse_plan
 from ledger.schema import SQLITE_TABLES
@@ -299,13 +299,10 @@ class _Audit:
             self._problem("chain", "gap", position, detail, sequence)
             return
         try:
-            if kind == RunOpened.TYPE:
-                bound = body["plan"]["computed_digest"].removeprefix("sha256:") if body["plan"] else NO_PLAN
-            elif kind == PlanFrozen.TYPE:
-                bound = body["digest"].removeprefix("sha256:")
-            else:
-                self._problem("chain", "content", position, f"a stream begins with {kind}", sequence)
-                return
+            bound = first_link(kind, body)
+        except EventError as error:
+            self._problem("chain", "content", position, error.message, sequence)
+            return
         except (KeyError, TypeError, AttributeError):
             self._problem("chain", "content", position, f"the body has not the form of {kind}", sequence)
             return

@@ -6,7 +6,7 @@ serialised a second time to check it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union
 
@@ -123,19 +123,22 @@ def _wrong_form(kind: str, problem: ValidationError) -> EventError:
     return EventError(f"event has not the form of {kind}: {canonical.printable(where)}: {first['msg']}")
 
 
-def read_events(envelopes: Iterable[str]) -> Iterator[Event]:
-    """Each envelope's event, in order."""
-    for envelope in envelopes:
-        yield read_event(envelope)
-
-
 def first_previous(body: Body) -> str:
     """`previous` of a stream's sequence 0: the bare hex of the plan digest as computed, or NO_PLAN without a plan.
 
     Raises EventError when a stream does not begin with `run.opened` or `plan.frozen`.
     """
-    if isinstance(body, PlanFrozen):
-        return body.digest.removeprefix("sha256:")
-    if isinstance(body, RunOpened):
-        return body.plan.computed_digest.removeprefix("sha256:") if body.plan else NO_PLAN
-    raise EventError(f"a stream begins with run.opened or plan.frozen, not {body.TYPE}")
+    return first_link(body.TYPE, body.model_dump(include={"digest": True, "plan": {"computed_digest"}}))
+
+
+def first_link(kind: str, body: Mapping[str, Any]) -> str:
+    """The same for a body as it stands in an envelope. Raises KeyError, TypeError or AttributeError where it has not its form."""
+    if kind == PlanFrozen.TYPE:
+        digest: str = body["digest"]
+    elif kind == RunOpened.TYPE:
+        if body["plan"] is None:
+            return NO_PLAN
+        digest = body["plan"]["computed_digest"]
+    else:
+        raise EventError(f"a stream begins with run.opened or plan.frozen, not {kind}")
+    return digest.removeprefix("sha256:")

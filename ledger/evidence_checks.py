@@ -15,7 +15,7 @@ from ledger.bodies import MaterializationObserved, PlanFrozen, RunOpened, Verdic
 from ledger.canonical import StrictJsonError
 from ledger.documents import Problem, ProblemCode
 from ledger.errors import EventError, EvidenceBroken
-from ledger.events import NO_PLAN, Event, read_event
+from ledger.events import Event, first_previous, read_event
 from ledger.evidence_form import SealedEvent, Subject
 from ledger.evidence_open import Evidence, decode_base64, hex_nodes
 from ledger.merkle import verify_inclusion
@@ -178,7 +178,7 @@ def _frozen(evidence: Evidence, first: Event) -> list[Fault]:
     body = event.body
     if not isinstance(body, PlanFrozen) or event.sequence != 0:
         return [fault("chain", "content", "freezing: not a plan.frozen event", position=place.position)]
-    if body.digest != cited.digest or event.previous != body.digest.removeprefix("sha256:"):
+    if body.digest != cited.digest or event.previous != first_previous(body):
         return [fault("chain", "linkage", "freezing: it is of another digest than cited", position=place.position)]
     return []
 
@@ -208,8 +208,7 @@ def _witnesses(evidence: Evidence, faults: list[Fault]) -> list[list[Event]]:
         if not isinstance(opened, RunOpened) or opened.witness_of != evidence.run_id:
             faults.append(fault("chain", "content", f"run {run_id} is no witness of run {evidence.run_id}"))
             continue
-        expected = opened.plan.computed_digest.removeprefix("sha256:") if opened.plan else NO_PLAN
-        if events[0].previous != expected:
+        if events[0].previous != first_previous(opened):
             detail = f"witness {run_id}: its first event is not linked to its plan"
             faults.append(fault("chain", "linkage", detail, position=records[0].position, sequence=0))
             continue

@@ -100,9 +100,6 @@ def check_pin(store: Store) -> None:
         _extended(store, pin, pin.size)
 
 
-check = check_pin
-
-
 def _extended(store: Store, pin: Checkpoint | None, size: int) -> Checkpoint:
     """The checkpoint of the first `size` events, once they are shown to begin with what was pinned."""
     frontier = Frontier()

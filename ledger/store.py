@@ -448,24 +448,3 @@ def create_postgres(base: PostgresDatabase, origin_row: tuple[str, str] | None =
         transaction.execute(
             "INSERT INTO ledger (origin, created_at) VALUES (?, ?)", origin_row or (uuid7(), timestamp())
         )
-
-
-def backup(source: str | Path, destination: Path) -> None:
-    """Back an SQLite ledger up into a new file and verify it; see `ledger.maintenance.backup`."""
-    from ledger import maintenance
-
-    maintenance.backup(source, destination)
-
-
-def copy(source: str | Path, destination: str | Path) -> None:
-    """Copy a ledger into a new one on either backend and verify it; see `ledger.maintenance.copy`."""
-    from ledger import maintenance
-
-    maintenance.copy(source, destination)
-
-
-def check(location: str | Path) -> dict[str, Any]:
-    """What state a ledger is in; see `ledger.maintenance.check`."""
-    from ledger import maintenance
-
-    return maintenance.check(location)

@@ -174,15 +174,6 @@ class HeldPagesWatch:
         """What a file that is no longer mapped had at the baseline, when it was."""
         return sum(amount.allocated for key, amount in self._before.items() if key[:2] == place and amount)
 
-    def checkpoint_holders(self, pids: Sequence[int]) -> dict[int, set[FilePlace]]:
-        """Which members map which checkpoint files (device and inode)."""
-        found: dict[int, set[FilePlace]] = {}
-        for file in self._files(pids).values():
-            if self._is_checkpoint(file):
-                for pid in file.places:
-                    found.setdefault(pid, set()).add(file.key[:2])
-        return found
-
     def checkpoint_names(self, pids: Sequence[int]) -> list[str]:
         """Paths, as maps shows them now, of the checkpoint files that members map, by device and inode."""
         return sorted({printable(file.key[2]) for file in self._files(pids).values() if self._is_checkpoint(file)})

@@ -22,7 +22,7 @@ import numpy as np
 
 from ledger.errors import CheckpointError, RealizationFailed
 from realizer import scatter
-from realizer.adapter import Layout, TensorPlace
+from realizer.adapter import Layout
 from realizer.checkpoint import HASH_CHUNK, Checkpoint, CheckpointShard, Progress, collector_paused
 from realizer.memory import MemoryRange, PrivateRange, SharedRange
 from realizer.procfs import PAGE
@@ -496,46 +496,6 @@ def _move(target: int, source: int, length: int) -> None:
 def _inside(length: int, *limits: int) -> None:
     if any(length > limit for limit in limits):
         raise RealizationFailed(f"a layout of {length} bytes does not fit ranges of {list(limits)} bytes")
-
-
-def range_digests(layout: Layout, memory: MemoryRange, threads: int | None = None) -> dict[str, str]:
-    """`sha256:` of each place's bytes as they lie in the range now, by the place's name; read back from a device."""
-
-    def digest(places: Sequence[TensorPlace]) -> list[tuple[str, str]]:
-        if memory.space != "host":
-            return [(place.name, _sha256(_read_back(memory, place))) for place in places]
-        with memory.view() as view:
-            found = []
-            for place in places:
-                with view[place.offset : place.offset + place.bytes] as part:
-                    found.append((place.name, _sha256(part)))
-            return found
-
-    largest_first = sorted(layout.places, key=lambda place: -place.bytes)
-    with ThreadPoolExecutor(threads or os.cpu_count() or 1, thread_name_prefix="digest") as pool:
-        return dict(pair for pairs in pool.map(digest, _shared_out(largest_first)) for pair in pairs)
-
-
-def _shared_out(places: Sequence[TensorPlace]) -> Iterator[list[TensorPlace]]:
-    """The places in groups of about READ_BYTES, so that small ones are not handed out one by one."""
-    group: list[TensorPlace] = []
-    size = 0
-    for place in places:
-        group.append(place)
-        size += place.bytes
-        if size >= scatter.READ_BYTES or len(group) == 1024:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
-
-
-def _read_back(memory: MemoryRange, place: TensorPlace) -> bytes:
-    import torch
-
-    if not place.bytes:
-        return b""
-    return memory.tensor(torch.uint8, (place.bytes,), place.offset).cpu().numpy().tobytes()
 
 
 def _sha256(data: bytes | memoryview) -> str:

@@ -118,10 +118,6 @@ class Ranges:
         """The owner's live ranges, in the order of their allocation."""
         return [memory for memory in self if memory.owner == owner]
 
-    def find(self, address: int, space: str = "host") -> MemoryRange | None:
-        """The live range that the address lies in, or None."""
-        return next((memory for memory in self if memory.space == space and memory.contains(address)), None)
-
     def __iter__(self) -> Iterator[MemoryRange]:
         """Ranges that nobody freed, by whichever way."""
         return iter([memory for memory in self._ranges if not memory.freed])

@@ -96,14 +96,6 @@ class BlockShape:
         return layer % self.full_attention_interval == self.full_attention_interval - 1
 
     @property
-    def attention_layers(self) -> list[int]:
-        return [layer for layer in self.layers if self.full_attention(layer)]
-
-    @property
-    def delta_layers(self) -> list[int]:
-        return [layer for layer in self.layers if not self.full_attention(layer)]
-
-    @property
     def keys_width(self) -> int:
         return self.key_heads * self.key_dim
 

@@ -26,7 +26,8 @@ from ledger.errors import CheckpointError, NotFound, RealizationFailed, TallyErr
 from ledger.plan import TALLY_SCHEMA, Plan, keys_digest, parse_plan
 from realizer.adapter import DraftRequest, PlanHandle, ReferenceFixture
 from realizer.checkpoint import Checkpoint, open_checkpoint
-from realizer.loader import Loader, range_digests
+from realizer.content import resident_digests
+from realizer.loader import Loader
 from realizer.memory import MemoryRange, RangeInUse, Ranges
 
 MIDDLE = replace(TINY, start=1, end=3)
@@ -220,7 +221,7 @@ def contents(run: Realised, name: str) -> tuple[dict[str, str], dict[str, str]]:
         place.name: derived[place.name] if place.derived else run.loader.digests[place.sources[0]]
         for place in content.places
     }
-    return range_digests(content, run.memories[name], 1), expected
+    return resident_digests(content, run.memories[name], 1), expected
 
 
 @pytest.mark.parametrize("staging", ["full", "streamed"])

@@ -64,7 +64,7 @@ def test_a_pin_moves_forward_and_holds(ledger: Path, state: Path) -> None:
         assert pins.move_pin(store) == first
     grow(ledger, 2)
     with Store.open(ledger) as store:
-        pins.check(store)
+        pins.check_pin(store)
         second = pins.move_pin(store)
         assert second.size == store.size() > first.size
         assert pins.state_pin(store.origin) == second

@@ -13,7 +13,7 @@ from tests.packaging.conftest import ROOT, Wheel
 
 PACKAGES = ("adapters", "ledger", "migrations", "realizer")
 HEAVY = {"torch", "transformers", "safetensors", "huggingface-hub", "numpy", "nvidia-ml-py", "datasette", "psycopg"}
-SUFFIXES = {".py", ".css", ".js", ".j2", ".mako", ".typed"}
+SUFFIXES = {".py", ".css", ".js", ".j2", ".mako", ".sql", ".typed"}
 
 
 def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: Wheel) -> None:

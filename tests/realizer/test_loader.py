@@ -13,7 +13,8 @@ from ledger.errors import CheckpointError, RealizationFailed
 from realizer import scatter
 from realizer.adapter import Layout, TensorPlace, pack
 from realizer.checkpoint import Checkpoint, open_checkpoint
-from realizer.loader import Loader, Piece, range_digests
+from realizer.content import resident_digests
+from realizer.loader import Loader, Piece
 from realizer.memory import SHARED_MEMORY, SYSTEM_RAM, Ranges
 from tests.builders.checkpoints import raw_bytes, write_checkpoint
 from tests.builders.memory import HeapRange
@@ -70,7 +71,7 @@ def test_read_puts_every_byte_in_its_place_and_touches_no_other(tmp_path: Path, 
     assert loader.read(layout, memory) == layout.bytes
     assert memory.data() == expected_bytes(layout, data, 0xEE) + b"\xee" * 10
     assert loader.digests == {key: "sha256:" + hashlib.sha256(data[key]).hexdigest() for key in keys}
-    assert range_digests(layout, memory) == loader.digests
+    assert resident_digests(layout, memory) == loader.digests
 
 
 @pytest.mark.usefixtures("small_reads")
@@ -125,7 +126,7 @@ def test_a_tensor_longer_than_its_share_is_hashed_apart(tmp_path: Path, monkeypa
     assert loader.stream(layout, HeapRange(4 * 4096), target) == layout.bytes
     assert [key for key, _ in loader._apart] == ["long"]
     assert target.data()[: len(long)] == long
-    assert loader.digests == range_digests(layout, target)
+    assert loader.digests == resident_digests(layout, target)
 
 
 def test_a_file_that_goes_while_a_tensor_is_hashed_apart_is_refused(
