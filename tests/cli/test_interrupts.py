@@ -69,13 +69,13 @@ def test_an_event_that_was_refused_is_not_tried_again(tmp_path: Path) -> None:
 
 
 def test_the_command_closes_what_the_engine_could_not(tmp_path: Path) -> None:
-    from realizer.cli.realization import _close_as_aborted
+    from realizer.recorded import close_as_aborted
 
     with Store.open(tmp_path / "tally.db", write=True, create=True) as store:
         sink = recorder(store.append)
-        _close_as_aborted(store, sink)
+        close_as_aborted(store, sink)
         assert store.size() == 0, "a run that was not opened is not closed"
         sink(opened(small_plan()))
         for _ in range(2):
-            _close_as_aborted(store, sink)
+            close_as_aborted(store, sink)
             assert [event.type for event in store.events(RUN)] == ["run.opened", "run.closed"]
