@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ledger import canonical, database, schema
+from ledger import canonical, schema, sqlite
 from ledger.bodies import MaterializationStarted
 from ledger.events import Actor, first_previous
 from ledger.recording import Draft, timestamp, uuid7
@@ -53,8 +53,8 @@ class Raw:
     """SQLite by hand: what the same events cost with nothing around them."""
 
     def __init__(self, path: Path, *, keyed: bool) -> None:
-        self.driver = database.sqlite_driver()
-        journal, synchronous = database.journal_for(self.driver)
+        self.driver = sqlite.sqlite_driver()
+        journal, synchronous = sqlite.journal_for(self.driver)
         self.connection = self.driver.connect(str(path), isolation_level=None)
         self.connection.execute(f"PRAGMA journal_mode = {journal}").fetchall()
         self.connection.execute(f"PRAGMA synchronous = {synchronous}")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ledger import canonical, database
+from ledger import canonical, sqlite
 from ledger.bodies import Body, SourceAccessed
 from ledger.fold import RunState, fold
 from ledger.measurement import measured, unavailable
@@ -156,7 +156,7 @@ def resident(key: str) -> int:
 def measure(path: Path, events: int, total: int) -> None:
     """Read, fold and judge, and read and parse, slice by slice; print the figures."""
     plan = long_plan(events)
-    driver = database.sqlite_driver()
+    driver = sqlite.sqlite_driver()
     rows = driver.connect(str(path)).execute("SELECT envelope FROM events ORDER BY position")
     with Store.open(path) as store:
         ours = store.events(RUN_ID)

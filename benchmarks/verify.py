@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ledger import canonical, database, keys
+from ledger import canonical, keys, sqlite
 from ledger.audit import verify_ledger
 from ledger.bodies import MaterializationReleased, PlanFrozen
 from ledger.events import Actor
@@ -86,7 +86,7 @@ def make_ledger(path: Path, events: int) -> None:
     """Written past the store's checks, which the audit is to make; the bytes are what the store would have written."""
     with Store.open(path, write=True, create=True) as store:
         store.put_blob(PLAN.data, "application/json")
-    connection = database.sqlite_driver().connect(str(path), isolation_level=None)
+    connection = sqlite.sqlite_driver().connect(str(path), isolation_level=None)
     try:
         connection.execute("DROP TRIGGER events_insert_guard")
         connection.execute("BEGIN")
@@ -101,7 +101,7 @@ class Baseline:
     """Reading the rows, one SHA-256 and one json.loads each: what is called as the audit's progress."""
 
     def __init__(self, path: Path) -> None:
-        self._connection = database.sqlite_driver().connect(str(path), isolation_level=None)
+        self._connection = sqlite.sqlite_driver().connect(str(path), isolation_level=None)
         self.events = 0
         self.seconds = 0.0
 

@@ -9,10 +9,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ledger import canonical, database, schema, store
-from ledger.database import Database, SqliteDatabase
+from ledger import canonical, database, schema, sqlite, store
+from ledger.database import Database
 from ledger.errors import LedgerBroken, LedgerError
 from ledger.postgres import PostgresDatabase
+from ledger.sqlite import SqliteDatabase
 from ledger.store import Store
 
 EVENTS_A_COMMIT = 2_000
@@ -30,7 +31,7 @@ def backup(source: str | Path, destination: Path) -> None:
             f"`tally db copy {database.hide_password(str(source))} {destination}` writes it to a file",
         )
     path = database.sqlite_path(source)
-    database.refuse_version(database.identify_sqlite(path), str(path))
+    database.refuse_version(sqlite.identify_sqlite(path), str(path))
     if destination.exists():
         raise LedgerError(f"{destination} exists already", "name a new file")
     if not destination.absolute().parent.is_dir():
@@ -51,7 +52,7 @@ def backup(source: str | Path, destination: Path) -> None:
             os.fsync(file.fileno())
         verify_backup(base, draft)
         os.link(draft, destination)
-        database.sync_folder(destination.absolute().parent)
+        sqlite.sync_folder(destination.absolute().parent)
     except base.driver.Error as error:
         raise LedgerError(
             f"the backup to {destination} failed: {error}", "free space, or name another place"
@@ -115,7 +116,7 @@ def _begin(destination: str | Path, read: Store) -> None:
     else:
         path = database.sqlite_path(destination)
         if not path.exists():
-            database.create_sqlite(path, schema.create_statements("sqlite"), origin_row)
+            sqlite.create_sqlite(path, schema.create_statements("sqlite"), origin_row)
     with Store.open(destination) as found:
         if found.origin != read.origin:
             raise LedgerError(
@@ -178,7 +179,7 @@ def check(location: str | Path) -> dict[str, Any]:
 
 
 def _check_sqlite(path: Path) -> dict[str, Any]:
-    version = database.identify_sqlite(path)
+    version = sqlite.identify_sqlite(path)
     database.refuse_newer(version, str(path))
     base = SqliteDatabase(path)
     try:
@@ -189,7 +190,7 @@ def _check_sqlite(path: Path) -> dict[str, Any]:
         found |= {
             "journal": journal,
             "sqlite": linked,
-            "sqlite_may_lose_commits": database.loses_commits(base.driver.sqlite_version_info),
+            "sqlite_may_lose_commits": sqlite.loses_commits(base.driver.sqlite_version_info),
             "durable_with": f"journal {base.journal}, synchronous {base.synchronous}",
             "integrity": "ok" if integrity == ["ok"] else "; ".join(integrity),
             "file_bytes": path.stat().st_size,

@@ -11,10 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ledger import database, schema
-from ledger.database import Database, SqliteDatabase
+from ledger import database, schema, sqlite
+from ledger.database import Database
 from ledger.errors import LedgerBroken, LedgerError
 from ledger.postgres import PostgresDatabase, placeholders
+from ledger.sqlite import SqliteDatabase
 from ledger.views import create_views
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def _identify(location: str | Path) -> Database:
             raise LedgerError(f"no ledger in {postgres.shown}", "record a run there to begin one, or name another")
         return postgres
     path = database.sqlite_path(location)
-    database.refuse_newer(database.identify_sqlite(path), str(path))
-    database.refuse_read_only(path)
+    database.refuse_newer(sqlite.identify_sqlite(path), str(path))
+    sqlite.refuse_read_only(path)
     return SqliteDatabase(path)
 
 

@@ -17,7 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from ledger import database, postgres, schema
+from ledger import database, postgres, schema, sqlite
 from ledger.errors import QueryError
 from ledger.named_queries import DEFAULTS, NAMED, NamedQuery
 from ledger.sql_words import Statement, read_statement, refuse_unknown_words
@@ -183,8 +183,8 @@ SQLITE_TABLES = frozenset(
 def _on_sqlite(
     path: Path, statement: Statement, parameters: dict[str, object], seconds: float, rows: int
 ) -> Iterator[OpenQuery]:
-    database.refuse_version(database.identify_sqlite(path), str(path))
-    base = database.SqliteDatabase(path)
+    database.refuse_version(sqlite.identify_sqlite(path), str(path))
+    base = sqlite.SqliteDatabase(path)
     guard = Authorizer(view.name for view in views("sqlite"))
     clock = Clock(seconds)
 

@@ -14,15 +14,16 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from ledger import canonical, database, schema
+from ledger import canonical, database, schema, sqlite
 from ledger.bodies import PlanFrozen
 from ledger.checkpoints import ORIGIN
-from ledger.database import Database, Refused, SqliteDatabase, Transaction
+from ledger.database import Database, Refused, Transaction
 from ledger.documents import RunSummary
 from ledger.errors import Conflict, EventError, LedgerBroken, LedgerError, NotFound
 from ledger.events import Event, first_previous, read_event
 from ledger.postgres import PostgresDatabase
 from ledger.recording import Draft, Recorded, timestamp, uuid7
+from ledger.sqlite import SqliteDatabase
 
 PAGE = 2_000
 """Rows read at a time: no read transaction outlives a page, so a long reading never holds up writers."""
@@ -405,11 +406,11 @@ def refuse_missing_guards(base: Database) -> None:
 
 
 def _open_sqlite(path: Path, write: bool, create: bool) -> Database:
-    if create and database.absent(path):
-        database.create_sqlite(path, schema.create_statements("sqlite"), (uuid7(), timestamp()))
-    database.refuse_version(database.identify_sqlite(path), str(path))
+    if create and sqlite.absent(path):
+        sqlite.create_sqlite(path, schema.create_statements("sqlite"), (uuid7(), timestamp()))
+    database.refuse_version(sqlite.identify_sqlite(path), str(path))
     if write:
-        database.refuse_read_only(path)
+        sqlite.refuse_read_only(path)
     return SqliteDatabase(path)
 
 

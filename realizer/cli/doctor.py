@@ -114,7 +114,7 @@ def adapters(_ledger: str) -> Iterator[Diagnosis]:
 
 def sqlite(_ledger: str) -> Iterator[Diagnosis]:
     """The linked SQLite does not lose commits, or the journal that it is used with does not let it."""
-    from ledger.database import journal_for, loses_commits, sqlite_driver
+    from ledger.sqlite import journal_for, loses_commits, sqlite_driver
 
     driver = sqlite_driver()
     journal, synchronous = journal_for(driver)

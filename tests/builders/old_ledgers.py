@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from ledger import database, migrate, schema
+from ledger import database, migrate, schema, sqlite
 from ledger.canonical import event_hash
-from ledger.database import SqliteDatabase
 from ledger.events import first_previous
 from ledger.postgres import PostgresDatabase
+from ledger.sqlite import SqliteDatabase
 from tests.builders.ledgers import small_drafts
 
 RUN = "0192aaaa-0000-7000-8000-000000000001"
@@ -24,7 +24,7 @@ def migrated(location: str, version: int, monkeypatch: pytest.MonkeyPatch) -> No
     if database.is_postgres(location):
         base = PostgresDatabase(location)
     else:
-        database.sqlite_driver().connect(location).close()
+        sqlite.sqlite_driver().connect(location).close()
         base = SqliteDatabase(Path(location))
     with monkeypatch.context() as patched:
         patched.setattr(schema, "VERSION", version)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger.database import sqlite_driver
+from ledger.sqlite import sqlite_driver
 from tests.builders.judged import run_id
 from tests.cli.conftest import Tally
 from tests.zoo import ledgers

@@ -147,7 +147,7 @@ def test_an_sqlite_that_loses_commits_is_told(tally: Tally, monkeypatch: pytest.
         sqlite_version = "3.40.1"
         sqlite_version_info = (3, 40, 1)
 
-    monkeypatch.setattr("ledger.database.sqlite_driver", Affected)
+    monkeypatch.setattr("ledger.sqlite.sqlite_driver", Affected)
     _, by = found(tally, doctor.sqlite, monkeypatch=monkeypatch)
     assert by["SQLite"]["state"] == "note"
     assert "delete" in by["SQLite"]["found"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import migrations
-from ledger import database, migrate, schema
+from ledger import migrate, schema, sqlite
 from ledger.database import squeeze
 from ledger.errors import LedgerError
 from ledger.maintenance import check
@@ -25,7 +25,7 @@ from tests.builders.old_ledgers import ORIGIN, RUN, migrated
 
 
 def sqlite_schema(path: str) -> dict[tuple[str, str], str]:
-    connection = database.sqlite_driver().connect(path)
+    connection = sqlite.sqlite_driver().connect(path)
     rows = connection.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
     stamps = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
     connection.close()

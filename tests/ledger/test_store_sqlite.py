@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ledger import database, schema
+from ledger import database, schema, sqlite
 from ledger.canonical import sha256_digest
 from ledger.errors import LedgerBroken, LedgerError, TallyError
 from ledger.maintenance import backup, check
@@ -162,7 +162,7 @@ def test_writers_are_durable_by_pragma(ledger: Path) -> None:
     with Store.open(ledger, write=True) as store:
         run_id = uuid7()
         store.append(run_id, 0, small_drafts(run_id, 1))
-        assert isinstance(store.base, database.SqliteDatabase)
+        assert isinstance(store.base, sqlite.SqliteDatabase)
         connection = store.base.connect_for_upgrade()
         found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
         assert found == (["wal", 2] if store.base.journal == "wal" else ["delete", 3])
@@ -184,17 +184,17 @@ def test_writers_are_durable_by_pragma(ledger: Path) -> None:
     ],
 )
 def test_versions_that_may_lose_commits(version: tuple[int, int, int], affected: bool) -> None:
-    assert database.loses_commits(version) is affected
+    assert sqlite.loses_commits(version) is affected
 
 
 def test_with_an_affected_sqlite_the_journal_is_turned_back(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ledger in WAL mode, then a writer that has only an affected SQLite: DELETE and EXTRA, and it is said."""
-    monkeypatch.setattr(database, "loses_commits", lambda version: True)
-    assert database.sqlite_driver() is sqlite3
+    monkeypatch.setattr(sqlite, "loses_commits", lambda version: True)
+    assert sqlite.sqlite_driver() is sqlite3
     with Store.open(ledger, write=True) as store:
         run_id = uuid7()
         store.append(run_id, 0, small_drafts(run_id, 3))
-        assert isinstance(store.base, database.SqliteDatabase)
+        assert isinstance(store.base, sqlite.SqliteDatabase)
         connection = store.base.connect_for_upgrade()
         assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "delete"
         assert connection.execute("PRAGMA synchronous").fetchone()[0] == 3
@@ -213,16 +213,16 @@ def test_with_an_affected_sqlite_the_journal_is_turned_back(ledger: Path, monkey
 
 
 def test_a_ledger_that_cannot_leave_wal_is_not_written(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if database.journal_for(database.sqlite_driver())[0] != "wal":
+    if sqlite.journal_for(sqlite.sqlite_driver())[0] != "wal":
         pytest.skip("this SQLite is affected, so the ledger was never in WAL mode")
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0)
     with Store.open(ledger, write=True) as other:
         run_id = uuid7()
         other.append(run_id, 0, small_drafts(run_id, 1))
         other.size()
-        monkeypatch.setattr(database, "loses_commits", lambda version: True)
+        monkeypatch.setattr(sqlite, "loses_commits", lambda version: True)
         # The same library twice, as another process would have it: two libraries in one process break each other's locks.
-        monkeypatch.setattr(database, "sqlite_driver", lambda: other.base.driver)
+        monkeypatch.setattr(sqlite, "sqlite_driver", lambda: other.base.driver)
         with Store.open(ledger, write=True) as store, pytest.raises(LedgerError, match=r"journal mode wal|locked"):
             store.append(run_id, 1, small_drafts(run_id, 1, start=1))
         assert other.size() == other.next_sequence(run_id) + 42
@@ -248,7 +248,7 @@ def test_a_store_carried_over_a_fork_is_refused(ledger: Path) -> None:
 
 
 def test_a_writer_that_waits_too_long_says_so(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0)
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0)
     run_id = uuid7()
     with Store.open(ledger, write=True) as one, Store.open(ledger, write=True) as other:
         with one.base.transaction() as transaction:
@@ -262,7 +262,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(ledger: Path) -> None:
     run_id = uuid7()
     with Store.open(ledger, write=True) as store:
         store.append(run_id, 0, small_drafts(run_id, 1))
-        assert isinstance(store.base, database.SqliteDatabase)
+        assert isinstance(store.base, sqlite.SqliteDatabase)
         connection = store.base.connect_for_upgrade()
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -278,8 +278,8 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(ledger: Path) -> None:
 def test_two_processes_that_begin_one_ledger_share_it(tmp_path: Path) -> None:
     path = tmp_path / "tally.db"
     statements = schema.create_statements("sqlite")
-    database.create_sqlite(path, statements, ("first", "2026"))
-    database.create_sqlite(path, statements, ("second", "2026"))
+    sqlite.create_sqlite(path, statements, ("first", "2026"))
+    sqlite.create_sqlite(path, statements, ("second", "2026"))
     with Store.open(path, write=True, create=True) as store:
         assert store.origin == "first"
     assert list(contents(tmp_path)) == ["tally.db"]
@@ -409,7 +409,7 @@ def test_check_sees_a_damaged_index(ledger: Path) -> None:
 
 def test_replacement_is_refused_whatever_the_connection_sets(ledger: Path) -> None:
     """OR REPLACE would delete the old row without a delete trigger; the guard stops it on a connection of anybody's."""
-    connection = database.sqlite_driver().connect(str(ledger))
+    connection = sqlite.sqlite_driver().connect(str(ledger))
     before = connection.execute("SELECT position, envelope, hash FROM events ORDER BY position").fetchall()
     position, envelope, digest = before[3]
     other = before[5]
@@ -420,11 +420,11 @@ def test_replacement_is_refused_whatever_the_connection_sets(ledger: Path) -> No
         (None, envelope, "f" * 64),
     ):
         for verb in ("INSERT OR REPLACE", "REPLACE", "INSERT OR IGNORE"):
-            with pytest.raises(database.sqlite_driver().Error):
+            with pytest.raises(sqlite.sqlite_driver().Error):
                 connection.execute(f"{verb} INTO events (position, envelope, hash) VALUES (?, ?, ?)", row)
     digest = sha256_digest(b"x")
     connection.execute("INSERT INTO blobs VALUES (?, 'text/plain', x'78')", (digest,))
-    with pytest.raises(database.sqlite_driver().Error, match="digest is taken"):
+    with pytest.raises(sqlite.sqlite_driver().Error, match="digest is taken"):
         connection.execute("INSERT OR REPLACE INTO blobs VALUES (?, 'text/plain', x'79')", (digest,))
     assert connection.execute("SELECT position, envelope, hash FROM events ORDER BY position").fetchall() == before
     connection.close()
@@ -447,4 +447,4 @@ def test_a_log_is_looked_for_beside_the_file_that_a_link_names(tmp_path: Path) -
     path, link = tmp_path / "tally.db", tmp_path / "link.db"
     (tmp_path / "tally.db-wal").write_bytes(b"x")
     link.symlink_to(path)
-    assert database.SqliteDatabase(link)._log_exists()
+    assert sqlite.SqliteDatabase(link)._log_exists()

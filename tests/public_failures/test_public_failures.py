@@ -18,7 +18,6 @@ import pytest
 from ledger import canonical, pins
 from ledger.audit import verify_ledger
 from ledger.bodies import DecodeRan, MemorySampled, ReclamationObserved
-from ledger.database import sqlite_driver
 from ledger.errors import CheckpointError, Conflict, EventError, PlanError
 from ledger.fold import fold
 from ledger.maintenance import backup
@@ -27,6 +26,7 @@ from ledger.plan import parse_plan
 from ledger.query import run_query
 from ledger.reconcile import judge
 from ledger.recording import uuid7
+from ledger.sqlite import sqlite_driver
 from ledger.store import Store
 from tests.builders.checkpoints import raw_bytes, tiny_model, write_checkpoint, write_safetensors
 from tests.builders.ledgers import PLAN, draft, record_run, small_body, small_drafts

@@ -16,9 +16,9 @@ from typing import Any
 
 from ledger import canonical, pins
 from ledger.bodies import RunSuperseded
-from ledger.database import sqlite_driver
 from ledger.merkle import root_from_leaves
 from ledger.recording import ListLedger
+from ledger.sqlite import sqlite_driver
 from ledger.store import Store
 from tests.builders.judged import PLAN, add_run, draft, fill, run_bodies, run_id
 from tests.builders.runs import edited_plan
