@@ -42,6 +42,7 @@ from realizer.adapter import (
     TensorPlace,
     tensors_of,
 )
+from realizer.decode import expected_tokens
 
 if TYPE_CHECKING:
     from realizer.checkpoint import Checkpoint
@@ -166,6 +167,7 @@ class CausalLM:
             "transformers": transformers.__version__,
             "config_digest": checkpoint.config_digest,
             "headers_digest": checkpoint.headers_digest,
+            **expected_tokens(chosen[:1], chosen[1:]),
         }
         return ReferenceFixture({name: value.cpu().contiguous() for name, value in tensors.items()}, provenance)
 

@@ -488,7 +488,8 @@ class MemorySampled(Body):
     by: the realizer's probe at each step; a witness of the processes it watches.
     label: `baseline`, `materialized:ID`, `before-release:ID`, `after-release:ID`, `after-decode`, `closing`, or free.
     process: the tree (bytes; faults and swaps are counts): vm_rss, vm_hwm, rss_anon, rss_file, rss_shmem, vm_swap, hugetlb,
-    vm_pin, minor_faults, major_faults, swap_in, swap_out, new_file_mappings, checkpoint_mappings, new_tmpfs_files, tree_sum.
+    vm_pin, minor_faults, major_faults, swap_in, swap_out, new_file_mappings, checkpoint_mappings, new_tmpfs_files, tree_sum;
+    and processes, the members of the tree.
     host: machine-wide figures.
     cgroup: the own cgroup's, with `others`, its processes outside the tree.
     cuda: per device `DEVICE.allocated`, `.reserved`, `.peak`, `.process`, and `host_pool` (bytes).

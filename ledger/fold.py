@@ -8,7 +8,7 @@ extremes, so that a rule which holds for what is kept holds for every event.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ledger.bodies import (
     AFTER_CLOSE,
@@ -40,14 +40,19 @@ from ledger.bodies import (
     VerdictRecorded,
 )
 from ledger.events import Event
-from ledger.measurement import Measurement
+from ledger.measurement import Frozen, Measurement
 from ledger.run_state import (
+    AT_REST,
     BELIEVED,
+    BYTES,
+    DEMANDED_LABELS,
     KEPT,
     KEPT_ACCESSES,
+    MOST_DEMANDED,
     MOST_IDS,
     MOST_LABELS,
     NUMBER,
+    OBSERVERS,
     READ_AT_EACH_SAMPLE,
     STANDING_LABELS,
     TREE_CLASSES,
@@ -106,6 +111,8 @@ def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
         elif result.run_id != event.run_id:
             _overflow(result, "events of another run")
             continue
+        if result.events_seen == 0:
+            result.began = sequence
         result.events_seen += 1
         elapsed = event.elapsed_ns
         if elapsed is not None:
@@ -116,8 +123,25 @@ def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
         if result.closed is not None and event.type not in AFTER_CLOSE:
             _keep(result.after_close, (sequence, event.type))
             continue
+        if result.imported or event.actor.kind == "importer" or (type(body) is RunOpened and body.purpose == "import"):
+            result.imported = True
+            body = _told(body)
         apply[type(body)](result, sequence, body)
     return result
+
+
+def _told(value: T) -> T:
+    """What an importer records, with every figure that it says a probe saw made unknown: it cannot have probed."""
+    if isinstance(value, Measurement):
+        if value.source not in OBSERVERS:
+            return value
+        why = f"{value.source} {value.value!r}, yet who records a document cannot have looked"
+        return cast(T, value.model_copy(update={"value": None, "status": "failed", "detail": why}))
+    if isinstance(value, Frozen):
+        return value.model_copy(update={name: _told(getattr(value, name)) for name in type(value).model_fields})
+    if isinstance(value, dict):
+        return cast(T, {key: _told(item) for key, item in value.items()})
+    return cast(T, [_told(item) for item in value]) if isinstance(value, list) else value
 
 
 def _keep(kept: list[T], item: T, most: int = KEPT) -> None:
@@ -184,6 +208,8 @@ def _environment(state: RunState, sequence: int, body: EnvironmentObserved) -> N
 
 
 def _accepted(state: RunState, sequence: int, body: PlanAccepted) -> None:
+    if state.accepted is not None and state.accepted.body != body:
+        _overflow(state, "plan.accepted")
     state.accepted = state.accepted or Seen(sequence, body)
 
 
@@ -215,12 +241,18 @@ def _say(state: RunState, found: MaterializationState, fact: str, sequence: int,
         _overflow(state, f"values of {fact}")
 
 
+SIZED = frozenset({"bytes", "streamed_bytes", "unplanned_bytes"})
+COUNTED = frozenset({"storages", "tensors", "live"})
+
+
 def _say_measured(
     state: RunState, found: MaterializationState, fact: str, sequence: int, origin: str, value: Measurement | None
 ) -> None:
     if value is None:
         return
-    level = trust(value)
+    level = trust(value, BYTES if fact in SIZED else None)
+    if fact in COUNTED and not isinstance(value.value, NUMBER):
+        level = "unknown"
     _say(state, found, fact, sequence, Said(origin, level, None if level == "unknown" else value.value))
 
 
@@ -273,6 +305,9 @@ def _realized(state: RunState, sequence: int, body: MaterializationRealized) -> 
     _say_measured(state, found, "tensors", sequence, "realized", body.tensors)
     _say_measured(state, found, "streamed_bytes", sequence, "realized", body.streamed_bytes)
     _say_measured(state, found, "unplanned_bytes", sequence, "realized", body.unplanned_bytes)
+    took = body.elapsed_ns
+    if took is not None and took.value is not None and trust(took, "ns") == "unknown":  # a time that cannot be
+        _say(state, found, "elapsed_ns", sequence, Said("realized", "unknown", None))
 
 
 def _observed(state: RunState, sequence: int, body: MaterializationObserved) -> None:
@@ -333,6 +368,8 @@ def _refused(state: RunState, sequence: int, body: ReleaseRefused) -> None:
 
 def _released(state: RunState, sequence: int, body: MaterializationReleased) -> None:
     _step(state, sequence)
+    if state.first_release is None:
+        state.first_release = sequence
     found = _materialization(state, body.materialization_id)
     if found is None:
         return
@@ -366,7 +403,9 @@ def _reclaimed(state: RunState, sequence: int, body: ReclamationObserved) -> Non
     phase.region_mapped.add(sequence, body.region_mapped)
     phase.ratio.add(sequence, body.ratio)
     before, after = body.tree_before, body.tree_after
-    both = trust(before) in ("observed", "declared") and trust(after) in ("observed", "declared")
+    phase.tree_before.add(sequence, before)
+    phase.tree_after.add(sequence, after)
+    both = all(trust(figure, BYTES) in ("observed", "declared") for figure in (before, after))
     if both and isinstance(before.value, int | float) and isinstance(after.value, int | float):
         phase.given_back.add(sequence, before.model_copy(update={"value": before.value - after.value}))
     else:
@@ -404,13 +443,14 @@ def _decoded(state: RunState, sequence: int, body: DecodeRan) -> None:
         found.prefills += 1
         _add_digest(found, found.prefill_digests, sequence, body.output_digest)
         _add_digest(found, found.prefill_token_digests, sequence, body.tokens_digest)
+        found.prefill_tokens.add(sequence, body.tokens)
     else:
         found.runs += 1
         _add_repetition(state, found, sequence, body.repetition)
         _add_digest(found, found.output_digests, sequence, body.output_digest)
         _add_digest(found, found.token_digests, sequence, body.tokens_digest)
+        found.tokens.add(sequence, body.tokens)
     found.modes.add(body.mode)
-    found.tokens.add(sequence, body.tokens)
     _add_deviation(found.input, sequence, body.input)
     _add_deviation(found.output, sequence, body.output)
     found.plan_lookups.add(sequence, body.plan_lookups)
@@ -433,8 +473,10 @@ def _add_repetition(state: RunState, found: DecodeState, sequence: int, number: 
 
 
 def _add_digest(found: DecodeState, kept: dict[str, int], sequence: int, digest: Measurement) -> None:
-    value = digest.value
-    if value in kept and digest.source in BELIEVED:
+    value, source = digest.value, digest.source
+    if source not in OBSERVERS and found.digest_declared is None:
+        found.digest_declared = sequence
+    if value in kept and source in BELIEVED:
         return
     if trust(digest) in ("unknown", "claimed"):
         found.digest_unknown = sequence if found.digest_unknown is None else found.digest_unknown
@@ -471,11 +513,20 @@ WATCHED = (
 )
 
 
+FLAGS = frozenset({"armed", "overflowed", "network_filesystem"})
+
+
 def _watched(state: RunState, sequence: int, body: SourceWatched) -> None:
     _keep(state.watches, Seen(sequence, body))
     state.last_watch = sequence
+    if not body.means and state.blind_watch is None:
+        state.blind_watch = sequence
     for name in WATCHED:
-        state.watch.setdefault(name, Extremes()).add(sequence, getattr(body, name))
+        figures = state.watch.get(name)
+        if figures is None:
+            figures = Extremes(unit=BYTES if name == "read_bytes" else None, flag=name in FLAGS)
+            state.watch[name] = figures
+        figures.add(sequence, getattr(body, name))
 
 
 # --- memory -------------------------------------------------------------------------------------------------------
@@ -483,39 +534,82 @@ def _watched(state: RunState, sequence: int, body: SourceWatched) -> None:
 
 def _sampled(state: RunState, sequence: int, body: MemorySampled) -> None:
     state.samples_seen += 1
-    kept = state.samples.get(body.label)
-    if kept is not None:
+    label, census = body.label, body.census
+    kept = state.samples.get(label)
+    first_baseline = kept is None and label == "baseline" and state.first_step is None
+    demanded = label in STANDING_LABELS or label.startswith(DEMANDED_LABELS)
+    if kept is not None and demanded:
+        _keep_each(state, f"samples {label}", kept, Seen(sequence, body))
+    elif kept is not None:
         _keep(kept, Seen(sequence, body), 2)
     else:
-        if len(state.samples) < MOST_LABELS or body.label in STANDING_LABELS:
-            state.samples[body.label] = [Seen(sequence, body)]
+        if len(state.samples) < (MOST_DEMANDED if demanded else MOST_LABELS) or label in STANDING_LABELS:
+            state.samples[label] = [Seen(sequence, body)]
+        elif demanded:
+            _overflow(state, "samples")
         if len(state.labels) < MOST_IDS:
-            state.labels.setdefault(body.label, sequence)
-    _read(state, sequence, "process/", body.process, READ_AT_EACH_SAMPLE)
+            state.labels.setdefault(label, sequence)
+    _read(state, sequence, "process/", body.process, READ_AT_EACH_SAMPLE, raises=not first_baseline)
     if body.cuda:
-        _read(state, sequence, "cuda/", body.cuda, None)
-    census = body.census
+        _read(state, sequence, "cuda/", body.cuda, None, raises=not first_baseline)
+    if state.first_release is not None:
+        _at_rest(state, sequence, body)
     if census is not None:
-        figures = (
-            census.unowned_host_bytes,
-            census.unowned_host_storages,
-            *census.by_owner.values(),
-            *census.evidence_host_by_role.values(),
-        )
-        if any(figure.value is None or trust(figure) not in ("observed", "declared") for figure in figures):
+        figures = (census.unowned_host_bytes, *census.by_owner.values(), *census.evidence_host_by_role.values())
+        if any(
+            figure.value is None or trust(figure, BYTES) not in ("observed", "declared") for figure in figures
+        ) or not _is_number(census.unowned_host_storages):
             state.sample_gaps.setdefault("census/owners", sequence)
-        if trust(census.unowned_device_bytes) not in ("observed", "declared"):
+        if trust(census.unowned_device_bytes, BYTES) not in ("observed", "declared"):
             state.sample_gaps.setdefault("census/unowned_device_bytes", sequence)
 
 
+def _is_number(measurement: Measurement) -> bool:
+    return trust(measurement) in ("observed", "declared") and isinstance(measurement.value, NUMBER)
+
+
+def _at_rest(state: RunState, sequence: int, body: MemorySampled) -> None:
+    """Raise what no sample may show any more by what this one shows."""
+    census = body.census
+    if not state.at_rest:
+        state.at_rest = {name: Extremes(unit=BYTES) for name in AT_REST}
+    mapped, host, device = state.at_rest.values()
+    mapped.add(sequence, body.process.get("checkpoint_mappings"))
+    if census is not None:
+        host.add(sequence, census.unowned_host_bytes)
+        device.add(sequence, census.unowned_device_bytes)
+
+
 def _read(
-    state: RunState, sequence: int, prefix: str, figures: dict[str, Measurement], judged: frozenset[str] | None
+    state: RunState,
+    sequence: int,
+    prefix: str,
+    figures: dict[str, Measurement],
+    judged: frozenset[str] | None,
+    *,
+    raises: bool,
 ) -> None:
-    """Raise the running peaks by a sample's figures, and note which judged ones it could not read."""
+    """Raise the running peaks by a sample's figures, and note which judged ones it could not read.
+
+    The baseline raises none: its peaks are of what came before the run (`raises`).
+    """
     peaks = state.peaks
+    if judged is not None and not judged <= figures.keys():
+        for key in judged - figures.keys():
+            state.sample_gaps.setdefault(prefix + key, sequence)
     for key, measurement in figures.items():
+        if judged is not None and key not in judged:
+            continue
         value = measurement.value
-        if isinstance(value, NUMBER) and value >= 0 and measurement.status in VALUED and measurement.source in BELIEVED:
+        if (
+            isinstance(value, NUMBER)
+            and value >= 0
+            and measurement.unit == BYTES
+            and measurement.status in VALUED
+            and measurement.source in BELIEVED
+        ):
+            if not raises:
+                continue
             name = prefix + key
             highest = peaks.get(name)
             if highest is None:
@@ -523,7 +617,7 @@ def _read(
                     peaks[name] = Figure(sequence, value)
             elif value > highest.value:
                 peaks[name] = Figure(sequence, value)
-        elif judged is None or key in judged:
+        else:
             name = prefix + key
             if name not in state.sample_gaps and len(state.sample_gaps) < MOST_IDS:
                 state.sample_gaps[name] = sequence

@@ -154,7 +154,7 @@ def memory_report(source: Source) -> Iterator[Body]:
     figures: Measurements = {}
     for key, value in report.items():
         if isinstance(value, int | float | str):
-            figures[key] = says(value, "bytes" if key.endswith("_bytes") else None, f"memory.{key}")
+            figures[key] = says(value, "bytes" if "bytes" in key.split("_") else None, f"memory.{key}")
         elif isinstance(value, dict):
             figures |= {
                 f"{key}.{role}": says(size, "bytes", f"memory.{key}.{role}")

@@ -48,7 +48,14 @@ MOST_IDS = 8192
 MOST_LABELS = 256
 """Labels whose samples are kept whole, beside the standing ones."""
 
+MOST_DEMANDED = 2048
+"""The same of labels that name a step of a materialization."""
+
 STANDING_LABELS = frozenset({"baseline", "after-decode", "closing"})
+DEMANDED_LABELS = ("materialized:", "before-release:", "after-release:")
+"""Beginnings of the labels that a plan demands beside the standing ones: a materialization's id follows."""
+
+BYTES = "bytes"
 TREE_CLASSES = ("rss_anon", "rss_shmem", "vm_swap", "hugetlb", "tree_sum")
 TREE_MAPPINGS = ("checkpoint_mappings", "new_file_mappings", "new_tmpfs_files")
 READ_AT_EACH_SAMPLE = frozenset({"vm_rss", "vm_hwm", "rss_file", *TREE_CLASSES, *TREE_MAPPINGS})
@@ -58,6 +65,8 @@ BELIEVED = frozenset({"probe", "witness", "derived", "declared"})
 OBSERVERS = frozenset({"probe", "witness"})
 VALUED = frozenset({"measured", "stated"})
 NUMBER = (int, float)
+AT_REST = ("checkpoint_mappings", "unowned_host_bytes", "unowned_device_bytes")
+"""Figures (bytes) that no sample may show from the first release on."""
 
 B = TypeVar("B", bound=Body)
 T = TypeVar("T")
@@ -79,13 +88,16 @@ class Said(NamedTuple):
     value: Any
 
 
-def trust(measurement: Measurement) -> Trust:
+def trust(measurement: Measurement, unit: str | None = None) -> Trust:
     """How far a measurement can be trusted: seen by a probe or witness, somebody's word, an adapter's claim, or unknown.
 
-    A default is nobody's word, and what can only be counted or sized is never negative: unknown.
+    A default is nobody's word, and what can only be counted or sized is never negative: unknown. So is a figure in
+    another unit than the one that is asked for (`unit`), and a word in place of one.
     """
     value = measurement.value
     if value is None or measurement.status in ("unavailable", "failed") or measurement.source == "default":
+        return "unknown"
+    if unit is not None and (measurement.unit != unit or not isinstance(value, NUMBER)):
         return "unknown"
     if isinstance(value, NUMBER) and value < 0:
         return "unknown"
@@ -107,7 +119,8 @@ class Figure(NamedTuple):
 class Extremes:
     """Lowest and highest of many measurements, and the first event whose value is not known (claims are not).
 
-    What can only be counted or sized is never negative, and not known where it is; `signed` figures may be.
+    What can only be counted or sized is never negative, and not known where it is; `signed` figures may be. Nor is one in
+    another unit than `unit`, where that is set, nor a `flag` that is neither 0 nor 1.
     """
 
     low: Figure | None = None
@@ -116,6 +129,8 @@ class Extremes:
     signed: bool = False
     declared: int | None = None
     """The first event whose value is somebody's word."""
+    unit: str | None = None
+    flag: bool = False
 
     def add(self, sequence: int, measurement: Measurement | None) -> None:
         if measurement is not None:
@@ -125,6 +140,8 @@ class Extremes:
                 and (value >= 0 or self.signed)
                 and measurement.source in BELIEVED
                 and measurement.status in VALUED
+                and (self.unit is None or measurement.unit == self.unit)
+                and (not self.flag or value in (0, 1))
             ):
                 if self.declared is None and (measurement.source not in OBSERVERS or measurement.status != "measured"):
                     self.declared = sequence
@@ -148,10 +165,12 @@ class ReclamationState:
     first: Seen[ReclamationObserved] | None = None
     owners_total: Extremes = field(default_factory=Extremes)
     owners_alive: Extremes = field(default_factory=Extremes)
-    region_mapped: Extremes = field(default_factory=Extremes)
-    ratio: Extremes = field(default_factory=lambda: Extremes(signed=True))
-    given_back: Extremes = field(default_factory=lambda: Extremes(signed=True))
+    region_mapped: Extremes = field(default_factory=lambda: Extremes(flag=True))
+    ratio: Extremes = field(default_factory=lambda: Extremes(signed=True, unit="ratio"))
+    given_back: Extremes = field(default_factory=lambda: Extremes(signed=True, unit=BYTES))
     """tree_before - tree_after, bytes."""
+    tree_before: Extremes = field(default_factory=lambda: Extremes(unit=BYTES))
+    tree_after: Extremes = field(default_factory=lambda: Extremes(unit=BYTES))
     last: int | None = None
     """Sequence of the last one."""
 
@@ -172,9 +191,9 @@ class MaterializationState:
     said: dict[str, dict[Said, int]] = field(default_factory=dict)
     """Fact -> distinct things said of it -> first sequence. Four values are kept; more count as left out."""
     reclamations: dict[str, ReclamationState] = field(default_factory=dict)
-    bytes_before: Extremes = field(default_factory=Extremes)
-    bytes_after: Extremes = field(default_factory=Extremes)
-    released_bytes: Extremes = field(default_factory=Extremes)
+    bytes_before: Extremes = field(default_factory=lambda: Extremes(unit=BYTES))
+    bytes_after: Extremes = field(default_factory=lambda: Extremes(unit=BYTES))
+    released_bytes: Extremes = field(default_factory=lambda: Extremes(unit=BYTES))
     owners_total: Extremes = field(default_factory=Extremes)
     owners_alive: Extremes = field(default_factory=Extremes)
     spans: list[tuple[int, int | None]] = field(default_factory=list)
@@ -209,8 +228,8 @@ class ExecutionState:
 class DeviationState:
     """Every deviation from the reference on one side (what went in, what came out)."""
 
-    exact: Extremes = field(default_factory=Extremes)
-    within_tolerance: Extremes = field(default_factory=Extremes)
+    exact: Extremes = field(default_factory=lambda: Extremes(flag=True))
+    within_tolerance: Extremes = field(default_factory=lambda: Extremes(flag=True))
     max_absolute: Extremes = field(default_factory=Extremes)
     max_relative: Extremes = field(default_factory=Extremes)
     nan_count: Extremes = field(default_factory=Extremes)
@@ -241,9 +260,13 @@ class DecodeState:
     prefill_digests: dict[str, int] = field(default_factory=dict)
     prefill_token_digests: dict[str, int] = field(default_factory=dict)
     digest_unknown: int | None = None
+    digest_declared: int | None = None
+    """First event with a digest that is somebody's word."""
     tokens: Extremes = field(default_factory=Extremes)
+    """How many came out of each repetition."""
+    prefill_tokens: Extremes = field(default_factory=Extremes)
     plan_lookups: Extremes = field(default_factory=Extremes)
-    elapsed_ns: Extremes = field(default_factory=Extremes)
+    elapsed_ns: Extremes = field(default_factory=lambda: Extremes(unit="ns"))
 
 
 @dataclass
@@ -261,6 +284,8 @@ class RunState:
 
     run_id: str | None = None
     events_seen: int = 0
+    began: int | None = None
+    """Sequence of the first event."""
     openings: list[Seen[RunOpened]] = field(default_factory=list)
     closed: Seen[RunClosed] | None = None
     environments: list[Seen[EnvironmentObserved]] = field(default_factory=list)
@@ -275,14 +300,16 @@ class RunState:
     watch: dict[str, Extremes] = field(default_factory=dict)
     source_accesses: AccessState = field(default_factory=AccessState)
     samples: dict[str, list[Seen[MemorySampled]]] = field(default_factory=dict)
-    """Label -> its first sample and its last."""
+    """Label -> its samples: of those that a plan demands the first ones, of others the first and the last."""
     labels: dict[str, int] = field(default_factory=dict)
     """Label -> first sequence, also of those whose samples are not kept."""
     sample_gaps: dict[str, int] = field(default_factory=dict)
     """Judged figure that some sample could not read (`process/KEY`, `cuda/KEY`, `census/KEY`) -> first sequence."""
     samples_seen: int = 0
     peaks: dict[str, Figure] = field(default_factory=dict)
-    """Highest known figure of any sample, by `process/KEY` and `cuda/KEY`."""
+    """Highest known figure of any sample after the baseline, by `process/KEY` and `cuda/KEY`."""
+    at_rest: dict[str, Extremes] = field(default_factory=dict)
+    """The figures of `AT_REST` over every sample from the first release on."""
     verdicts: list[Seen[VerdictRecorded]] = field(default_factory=list)
     superseded: list[Seen[RunSuperseded]] = field(default_factory=list)
     after_close: list[tuple[int, str]] = field(default_factory=list)
@@ -292,8 +319,13 @@ class RunState:
     first_step: int | None = None
     """Sequence of the first event that changes what is there: begun, realised, released, bound or decoded."""
     last_step: int | None = None
+    first_release: int | None = None
     last_decode: int | None = None
     last_watch: int | None = None
+    blind_watch: int | None = None
+    """First event that sums a watch up which had no means to see anything."""
+    imported: bool = False
+    """Somebody else's document tells of the run: whoever records that cannot have looked."""
     freezing: Seen[PlanFrozen] | None = None
     overflowed: dict[str, int] = field(default_factory=dict)
     """What was more than is kept: kind -> events left out."""

@@ -67,6 +67,17 @@ def _sorted_metadata(data: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + data[8 + length :]
 
 
+def expected_tokens(prefill: Sequence[int], decoded: Sequence[int]) -> dict[str, str]:
+    """Which tokens come out of prefill and of each decode, as a fixture's provenance says it: how many, and their digest.
+
+    The judge holds a bit-exact run to them.
+    """
+    given = {"prefill": prefill, "decode": decoded}
+    return {f"{phase}_tokens": str(len(tokens)) for phase, tokens in given.items()} | {
+        f"{phase}_tokens_digest": tokens_digest(tokens) for phase, tokens in given.items()
+    }
+
+
 def load_fixture(path: Path) -> ReferenceFixture:
     """Read a fixture into memory of its own (no mapping of the file stays). Raises FixtureError when it is none."""
     from safetensors import SafetensorError
@@ -242,14 +253,14 @@ def _run(
         input=deviation(output.input, fixture.tensors[f"{part}.input"], atol, rtol),
         output=deviation(output.output, fixture.tensors[f"{part}.output"], atol, rtol),
         tokens=measured(len(output.tokens), "tokens", "counted"),
-        tokens_digest=measured(_tokens_digest(output.tokens), None, "SHA-256 of the token ids, one a line"),
+        tokens_digest=measured(tokens_digest(output.tokens), None, "SHA-256 of the token ids, one a line"),
         output_digest=measured(tensor_digest(output.output), None, "SHA-256 of dtype, shape and bytes"),
         elapsed_ns=measured(elapsed, "ns", "monotonic clock around the step, device synchronised"),
         plan_lookups=measured(looked, "lookups", "plan handle's count before and after"),
     )
 
 
-def _tokens_digest(tokens: Sequence[int]) -> str:
+def tokens_digest(tokens: Sequence[int]) -> str:
     return sha256_digest("".join(f"{token}\n" for token in tokens).encode("ascii"))
 
 

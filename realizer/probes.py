@@ -115,6 +115,7 @@ class Probes:
         process["checkpoint_mappings"] = held.checkpoint_mappings
         process["new_tmpfs_files"] = held.new_tmpfs_files
         process["tree_sum"] = self._tree_sum(tree, held.unaccounted)
+        process["processes"] = measured(len(tree.pids), "processes", "members of the tree")
         names = held.mapped_files
         return MemorySampled(
             label=label,

@@ -13,6 +13,7 @@ from adapters.qwen3_5_moe.unplanned import load_block
 from ledger.errors import TallyError
 from realizer.adapter import ReferenceFixture
 from realizer.checkpoint import Checkpoint
+from realizer.decode import expected_tokens
 
 PROMPT_TOKENS = 24
 """Of the prompt that is made up when none is given."""
@@ -68,6 +69,7 @@ def make_fixture(
         "transformers": transformers.__version__,
         "config_digest": checkpoint.config_digest,
         "headers_digest": checkpoint.headers_digest,
+        **expected_tokens(fed, follow),
     }
     return ReferenceFixture({name: tensor.cpu().clone() for name, tensor in tensors.items()}, provenance)
 

@@ -24,6 +24,7 @@ from ledger.reconcile.reading import (
     planned_in_order,
     there_at,
 )
+from ledger.run_state import BYTES
 
 EVIDENCE_PREFIX = "evidence:"
 """Owners of host tensors kept deliberately for comparison (the reference), as ranges name them."""
@@ -53,7 +54,7 @@ def total(parts: Iterable[tuple[str, Measurement | None]], method: str) -> Measu
         value = number(part)
         if value is None or part is None:
             return unavailable("bytes", method, f"{name} is not known")
-        declared = declared or trust(part) != "observed"
+        declared = declared or trust(part, BYTES) != "observed"
         summed += value
     if declared:
         return stated(summed, "bytes", method, source="declared")
@@ -104,7 +105,7 @@ def beyond_plan(plan: Plan, census: Census) -> dict[str, int | float]:
         name: value - planned.expected_bytes
         for name, figure in sorted(census.by_owner.items())
         if (planned := plan.materializations.get(name)) is not None
-        and trust(figure) == "observed"
+        and trust(figure, BYTES) == "observed"
         and (value := number(figure)) is not None
         and value > planned.expected_bytes + (planned.tolerance_bytes or 0)
     }

@@ -8,8 +8,8 @@ from ledger.bodies import Assurance, MaterializationObserved
 from ledger.fold import Extremes, MaterializationState, RunState, trust
 from ledger.measurement import Measurement
 from ledger.plan import Plan
-from ledger.reconcile.reading import persistent, planned_in_order
-from ledger.run_state import READ_AT_EACH_SAMPLE, STANDING_LABELS
+from ledger.reconcile.reading import known, persistent, planned_in_order
+from ledger.run_state import READ_AT_EACH_SAMPLE
 
 LEVELS: tuple[Assurance, ...] = ("declared", "observed", "content-verified")
 
@@ -55,7 +55,11 @@ def overall(plan: Plan, state: RunState) -> Assurance:
     Where the plan has none of those, nothing can be better than `observed`. Where a figure of memory, release, decode or
     checkpoint access that the verdict rests on is somebody's word, the whole is `declared`.
     """
-    if rests_on_somebodys_word(state):
+    if (
+        state.imported
+        or rests_on_somebodys_word(state)
+        or any(trust(one) == "declared" for one in _identity(plan, state))
+    ):
         return "declared"
     least = LEVELS.index("content-verified")
     sources = 0
@@ -73,10 +77,37 @@ def overall(plan: Plan, state: RunState) -> Assurance:
     return LEVELS[least if sources else min(least, LEVELS.index("observed"))]
 
 
+def _identity(plan: Plan, state: RunState) -> Iterator[Measurement]:
+    """What shows that the checkpoint is the planned one: its digests, or its name where those do not settle it; its files."""
+    planned = plan.document.model
+    files = {file.name: file for file in plan.document.checkpoint.files} if plan.document.checkpoint else {}
+    for seen in state.openings:
+        model = seen.body.model
+        if model is not None:
+            asked = [
+                figure
+                for digest, figure in (
+                    (planned.config_digest, model.config_digest),
+                    (planned.headers_digest, model.headers_digest),
+                )
+                if digest is not None
+            ]
+            yield from asked
+            if len(asked) < 2 or not all(known(figure) for figure in asked):
+                yield from (model.repository, model.revision)
+        for file in seen.body.checkpoint_files:
+            if file.name in files:
+                yield file.size
+                if files[file.name].digest is not None:
+                    yield file.digest
+
+
 def rests_on_somebodys_word(state: RunState) -> bool:
     """Some figure that rules read beside the materializations themselves was declared or derived, not measured."""
-    return any(trust(figure) == "declared" for figure in _single_figures(state)) or any(
-        extremes.declared is not None for extremes in _many_figures(state)
+    return (
+        any(trust(figure) == "declared" for figure in _single_figures(state))
+        or any(extremes.declared is not None for extremes in _many_figures(state))
+        or any(decode.digest_declared is not None for decode in state.decodes.values())
     )
 
 
@@ -86,10 +117,11 @@ def _single_figures(state: RunState) -> Iterator[Measurement]:
     for execution in state.executions.values():
         for activated in execution.activations:
             yield activated.body.compute_unit_id
-    for label in STANDING_LABELS:
-        for sampled in state.samples.get(label, []):
+    for kept in state.samples.values():
+        for sampled in kept:
             process, census = sampled.body.process, sampled.body.census
             yield from (process[key] for key in READ_AT_EACH_SAMPLE if key in process)
+            yield from sampled.body.cuda.values()
             if census is not None:
                 yield from (census.unowned_host_bytes, census.unowned_device_bytes, census.unowned_host_storages)
                 yield from census.by_owner.values()
@@ -100,8 +132,10 @@ def _many_figures(state: RunState) -> Iterator[Extremes]:
     for found in state.materializations.values():
         yield from (found.bytes_before, found.bytes_after, found.released_bytes, found.owners_total, found.owners_alive)
         for phase in found.reclamations.values():
-            yield from (phase.owners_total, phase.owners_alive, phase.region_mapped)
+            yield from (phase.owners_total, phase.owners_alive, phase.region_mapped, phase.ratio)
+            yield from (phase.tree_before, phase.tree_after)
     for decode in state.decodes.values():
-        yield decode.plan_lookups
+        yield from (decode.plan_lookups, decode.tokens, decode.prefill_tokens, decode.elapsed_ns)
         for side in (decode.input, decode.output):
-            yield from (side.exact, side.within_tolerance, side.max_absolute, side.nan_count, side.inf_count)
+            yield from (side.exact, side.within_tolerance, side.max_absolute, side.max_relative)
+            yield from (side.nan_count, side.inf_count)

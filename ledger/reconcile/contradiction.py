@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from ledger.bodies import AddressRange
 from ledger.documents import Finding
 from ledger.fold import Figure, MaterializationState, RunState
 from ledger.plan import Plan
 from ledger.reconcile.catalogue import finding
-from ledger.reconcile.reading import is_host, known, number, shown, within
+from ledger.reconcile.reading import is_host, known, number, samples_at, samples_at_rest, shown, within
+from ledger.reconcile.residue import PAGES_OF, host_owned, pages_grown
+from ledger.run_state import BYTES, DEMANDED_LABELS, STANDING_LABELS
 
 COMPARED = ("tree_sum", "rss_anon", "rss_shmem", "checkpoint_mappings")
 """Figures of the process tree that both sides take at a sample of the same label (bytes)."""
@@ -31,10 +34,10 @@ def witness_contradictions(plan: Plan, state: RunState, witness: RunState) -> It
         for fact in ("memory_resource_id", "representation", "bytes", "live"):
             left, right = getattr(ours.body, fact), getattr(theirs.body, fact)
             tolerance = plan.materializations[name].tolerance_bytes if name in plan.materializations else None
-            if not known(left) or not known(right) or left.value == right.value:
+            unit = BYTES if fact == "bytes" else None
+            if not known(left, unit) or not known(right, unit) or left.value == right.value:
                 continue
-            figures = number(left), number(right)
-            if fact == "bytes" and within(*figures, tolerance):
+            if fact == "bytes" and within(number(left), number(right), tolerance):
                 continue
             yield finding(
                 CODE,
@@ -44,19 +47,20 @@ def witness_contradictions(plan: Plan, state: RunState, witness: RunState) -> It
                 events=[ours.sequence],
             )
     for label in sorted(set(state.samples) & set(witness.samples)):
-        mine, other = state.sample(label), witness.sample(label)
-        if mine is None or other is None:
-            continue
-        for key in COMPARED:
-            left, right = number(mine.body.process.get(key)), number(other.body.process.get(key))
-            if left is not None and right is not None and abs(left - right) > plan.host_noise_bytes:
-                yield finding(
-                    CODE,
-                    f"{label}.{key}",
-                    expected=left,
-                    observed={key: right, "witness": by, "sequence": other.sequence},
-                    events=[mine.sequence],
-                )
+        every = label in STANDING_LABELS or label.startswith(DEMANDED_LABELS)
+        ours_there, theirs_there = samples_at(state, label), samples_at(witness, label)
+        for mine in ours_there if every else ours_there[-1:]:
+            for other in theirs_there if every else theirs_there[-1:]:
+                for key in COMPARED:
+                    left, right = number(mine.body.process.get(key)), number(other.body.process.get(key))
+                    if left is not None and right is not None and abs(left - right) > plan.host_noise_bytes:
+                        yield finding(
+                            CODE,
+                            f"{label}.{key}",
+                            expected=left,
+                            observed={key: right, "witness": by, "sequence": other.sequence},
+                            events=[mine.sequence],
+                        )
     claimed, watched = _most_accesses(state), _most_accesses(witness)
     if claimed is not None and watched is not None and watched.value > claimed.value:
         yield finding(
@@ -68,23 +72,50 @@ def witness_contradictions(plan: Plan, state: RunState, witness: RunState) -> It
         )
 
 
+def page_contradictions(plan: Plan, state: RunState) -> Iterator[Finding]:
+    """Where owners have more in shared memory than pages that could hold it came to be, by more than the plan's noise.
+
+    A resident bank without pages is not resident.
+    """
+    for seen in samples_at_rest(state):
+        census = seen.body.census
+        owned = host_owned(plan, state, census)["shared"] if census is not None else 0
+        for baseline in samples_at(state, "baseline"):
+            held = pages_grown(baseline.body, seen.body, PAGES_OF["shared"])
+            if held is not None and owned - held > plan.host_noise_bytes:
+                yield finding(
+                    CODE,
+                    f"{seen.body.label} shared memory",
+                    expected=f"pages for {owned} bytes that owners have",
+                    observed=f"{held} bytes of pages",
+                    events=[baseline.sequence, seen.sequence],
+                )
+
+
 def range_contradictions(plan: Plan, state: RunState) -> Iterator[Finding]:
     """Where a materialization was seen that its bytes do not fit, or where another one was live at the same time.
 
     Two at one address are one: the second copy, or the distinct final, is not there.
     """
+    spaces_of: dict[str, dict[str, int]] = {}
     placed: list[tuple[str, int, int, str, int]] = []
     for name, found in sorted(state.materializations.items()):
         for seen in found.observed:
-            held = sum(one.length for one in seen.body.ranges)
+            held = _covered(seen.body.ranges)
             size = number(seen.body.bytes)
             spare = (plan.materializations[name].tolerance_bytes or 0) if name in plan.materializations else 0
             if seen.body.ranges and size is not None and size > held + spare:
                 yield finding(
                     CODE, name, expected=f"ranges of {size} bytes", observed=f"ranges of {held}", events=[seen.sequence]
                 )
+            if any(one.start < 0 or one.length < 0 for one in seen.body.ranges):
+                odd = [[one.start, one.length] for one in seen.body.ranges]
+                yield finding(CODE, name, expected="addresses", observed=odd, events=[seen.sequence])
             place = seen.body.memory_resource_id
             spaces = sorted({one.space for one in seen.body.ranges})
+            if known(place):
+                for space in spaces:
+                    spaces_of.setdefault(str(place.value), {}).setdefault(space, seen.sequence)
             host = is_host(plan, str(place.value)) if known(place) and place.value in plan.memory_resources else None
             if host is not None and any((space == "host") is not host for space in spaces):
                 yield finding(CODE, name, expected=f"ranges of {place.value}", observed=spaces, events=[seen.sequence])
@@ -94,6 +125,9 @@ def range_contradictions(plan: Plan, state: RunState) -> Iterator[Finding]:
                 for one in seen.body.ranges
                 if one.length > 0
             ]
+    for resource, where in sorted(spaces_of.items()):
+        if len(where) > 1:
+            yield finding(CODE, resource, expected="one address space", observed=sorted(where), events=where.values())
     placed.sort()
     for at, (space, _, end, name, sequence) in enumerate(placed):
         for other_space, other_start, _, other, other_sequence in placed[at + 1 :]:
@@ -108,6 +142,18 @@ def range_contradictions(plan: Plan, state: RunState) -> Iterator[Finding]:
                     events=[sequence, other_sequence],
                 )
                 break
+
+
+def _covered(ranges: Sequence[AddressRange]) -> int:
+    """Bytes that the ranges cover, each address once."""
+    covered = 0
+    reached: dict[str, int] = {}
+    for one in sorted(ranges, key=lambda item: (item.space, item.start)):
+        start = max(one.start, reached.get(one.space, one.start))
+        end = max(one.start + one.length, start)
+        covered += end - start
+        reached[one.space] = end
+    return covered
 
 
 def _together(one: MaterializationState, other: MaterializationState) -> bool:

@@ -9,7 +9,7 @@ from ledger.documents import Finding
 from ledger.fold import WATCHED, DecodeState, DeviationState, Extremes, RunState
 from ledger.plan import Execution, Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding
-from ledger.reconcile.reading import known, places, shown, spread, unfinished
+from ledger.reconcile.reading import extremes_differ, known, places, shown, spread, unfinished
 
 DECODE: list[Invariant] = []
 
@@ -32,7 +32,7 @@ def _decoded(plan: Plan, state: RunState) -> Iterator[tuple[str, DecodeState]]:
 
 @declare(DECODE, "decode.missing")
 def every_repetition_ran(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """Prefill, where planned, and every planned repetition of decode ran, and gave tokens.
+    """Prefill, where planned, and every planned repetition of decode ran, took time and gave tokens.
 
     One good decode shows that state was right once; repetitions from the restored baseline show that it stays right.
     """
@@ -47,8 +47,9 @@ def every_repetition_ran(plan: Plan, state: RunState) -> Iterator[Finding]:
         absent = {}
         if expected.prefill and not found.prefills:
             absent["prefill"] = "not recorded"
-        if found.tokens.low is not None and found.tokens.low.value == 0:
-            absent["tokens"] = "none came out"
+        given = {"tokens": found.tokens, "prefill tokens": found.prefill_tokens, "time": found.elapsed_ns}
+        none = {what: "none" for what, figures in given.items() if figures.low is not None and figures.low.value == 0}
+        absent |= none
         if missing > 0:
             absent["repetitions"] = f"{missing} missing: {', '.join(str(number) for number in first)}"
         if absent:
@@ -57,8 +58,18 @@ def every_repetition_ran(plan: Plan, state: RunState) -> Iterator[Finding]:
                 planned.id,
                 expected={"prefill": expected.prefill, "repetitions": expected.repetitions},
                 observed=absent,
-                events=[found.unnumbered, *(places(found.tokens) if "tokens" in absent else [])],
+                events=[found.unnumbered, *(event for what in none for event in places(given[what]))],
                 unknown=unfinished(state),
+            )
+        unknown = {what: figures.unknown for what, figures in given.items() if figures.unknown is not None}
+        if unknown:
+            yield finding(
+                "decode.missing",
+                planned.id,
+                expected="measured",
+                observed=dict.fromkeys(unknown, "not known"),
+                events=unknown.values(),
+                unknown=True,
             )
 
 
@@ -152,12 +163,16 @@ def reference_is_the_planned_one(plan: Plan, state: RunState) -> Iterator[Findin
 
 @declare(DECODE, "decode.deviation")
 def decode_agrees_with_the_reference(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """What goes in and what comes out agrees with the reference: bit for bit, or within the planned tolerance.
+    """What goes in and what comes out agrees with the reference: bit for bit, or within the planned tolerance. Where it is
+    bit for bit, and the reference says which tokens come out, it is those.
 
     Bytes in the right place are worth what can be computed with them. Equal, yet with a deviation above zero, is no
     agreement either.
     """
     expected = plan.correctness
+    if expected.mode == "exact":
+        for name, found in _decoded(plan, state):
+            yield from _other_tokens(state, name, found)
     for name, found in _decoded(plan, state):
         for side, figures in (("input", found.input), ("output", found.output)):
             wrong, unknown = _deviates(figures, exact=expected.mode == "exact", atol=expected.atol, rtol=expected.rtol)
@@ -176,13 +191,39 @@ def decode_agrees_with_the_reference(plan: Plan, state: RunState) -> Iterator[Fi
                     )
 
 
+def _other_tokens(state: RunState, name: str, found: DecodeState) -> Iterator[Finding]:
+    """Tokens other than those that a bound reference says come out, by their number and their digest."""
+    phases = (
+        ("prefill", found.prefill_tokens, found.prefill_token_digests),
+        ("decode", found.tokens, found.token_digests),
+    )
+    for reference in state.references:
+        says = reference.body.provenance
+        for phase, count, digests in phases:
+            number, digest = says.get(f"{phase}_tokens"), says.get(f"{phase}_tokens_digest")
+            wrong = {
+                str(figure.value): figure.sequence
+                for figure in (count.low, count.high)
+                if number is not None and figure is not None and str(figure.value) != number
+            }
+            wrong |= {other: event for other, event in digests.items() if digest is not None and other != digest}
+            if wrong:
+                yield finding(
+                    "decode.deviation",
+                    f"{name}.{phase} tokens",
+                    expected=[said for said in (number, digest) if said is not None],
+                    observed=sorted(wrong),
+                    events=[reference.sequence, *wrong.values()],
+                )
+
+
 def _deviates(
     figures: DeviationState, *, exact: bool, atol: float | None, rtol: float | None
 ) -> tuple[dict[str, Extremes], dict[str, Extremes]]:
     """(figures that depart, figures that are not known)."""
     wrong: dict[str, Extremes] = {}
     agreement = ("exact", figures.exact) if exact else ("within_tolerance", figures.within_tolerance)
-    if agreement[1].low is not None and agreement[1].low.value != 1:
+    if extremes_differ(agreement[1], 1):
         wrong[agreement[0]] = agreement[1]
     most = figures.max_absolute.high
     if most is not None and ((exact and most.value > 0) or (not exact and not rtol and most.value > (atol or 0))):
@@ -233,6 +274,12 @@ def repetitions_give_the_same(plan: Plan, state: RunState) -> Iterator[Finding]:
         if plan.correctness.mode == "exact":
             kept |= {"output": found.output_digests, "prefill output": found.prefill_digests}
         differing = {what: digests for what, digests in kept.items() if len(digests) > 1}
+        counts = {"number of tokens": found.tokens, "number of prefill tokens": found.prefill_tokens}
+        differing |= {
+            what: {str(figure.value): figure.sequence for figure in (count.low, count.high)}
+            for what, count in counts.items()
+            if count.low is not None and count.high is not None and count.low.value != count.high.value
+        }
         if differing:
             yield finding(
                 "decode.not-repeatable",
@@ -291,8 +338,8 @@ def checkpoint_is_not_accessed(plan: Plan, state: RunState) -> Iterator[Finding]
 def the_watch_held(plan: Plan, state: RunState) -> Iterator[Finding]:
     """From the release on the checkpoint was watched, without gaps, and nobody whom the watch cannot place touched it.
 
-    An overflowed queue, a network file system, somebody else's open, or more bytes read during decode than noise, each
-    leave open whether the run accessed its source.
+    An overflowed queue, a network file system, somebody else's open, no means to see anything, or more bytes read during
+    decode than noise, each leave open whether the run accessed its source.
     """
     if not state.watches:
         yield finding("decode.access-unknown", "watch", expected="source.watched", observed="not recorded")
@@ -320,6 +367,9 @@ def the_watch_held(plan: Plan, state: RunState) -> Iterator[Finding]:
         else:
             continue
         events += places(figures)
+    if state.blind_watch is not None:
+        doubts["means"] = "none"
+        events.append(state.blind_watch)
     for who in ("other", "unknown"):
         kept = state.source_accesses.kept.get(who, [])
         if kept:

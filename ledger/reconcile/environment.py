@@ -14,6 +14,7 @@ from ledger.plan import ComputeUnit, MemoryResource, Plan, PlannedFile
 from ledger.reconcile.catalogue import Invariant, declare, finding
 from ledger.reconcile.peak import required_bytes
 from ledger.reconcile.reading import HOST_KINDS, known, number, shown
+from ledger.run_state import BYTES
 
 ENVIRONMENT: list[Invariant] = []
 
@@ -208,7 +209,8 @@ def compute_units_are_the_planned_ones(plan: Plan, state: RunState) -> Iterator[
 
 @declare(ENVIRONMENT, "environment.resource-missing")
 def memory_resources_exist(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """Each planned Memory Resource is one that the machine shows: of its kind, on its device where a device carries it.
+    """Each planned Memory Resource is one that the machine shows: of its kind, on its device where a device carries it, and
+    carved from the planned one where the machine says from which.
 
     State cannot be resident in memory that is not there.
     """
@@ -221,6 +223,18 @@ def memory_resources_exist(plan: Plan, state: RunState) -> Iterator[Finding]:
                     bound.plan_id,
                     expected=plan.memory_resources[bound.plan_id].kind,
                     observed=sorted(str(resource.kind.value) for resource in seen.body.memory_resources),
+                    events=[seen.sequence],
+                )
+        for planned in plan.memory_resources.values():
+            whole = resources.get(planned.parent or "")
+            key = resources[planned.id].key
+            parents = {one.parent for one in seen.body.memory_resources if one.key == key and one.parent is not None}
+            if whole is not None and whole.key is not None and key is not None and parents - {whole.key}:
+                yield finding(
+                    "environment.resource-missing",
+                    planned.id,
+                    expected=f"carved from {whole.key}",
+                    observed=sorted(parents),
                     events=[seen.sequence],
                 )
 
@@ -245,7 +259,8 @@ def machine_holds_the_plan(plan: Plan, state: RunState) -> Iterator[Finding]:
 
 @declare(ENVIRONMENT, "environment.model-mismatch")
 def checkpoint_is_the_planned_one(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """The checkpoint is the planned model at the planned revision, with the planned config, tensor headers and files.
+    """The checkpoint is the planned model at the planned revision, with the planned config, tensor headers and files, and
+    no others.
 
     Repository and revision may be unknown for a local directory: then the planned digests must settle it, and where the
     plan has none, whether it is the same model is unknown.
@@ -280,7 +295,17 @@ def checkpoint_is_the_planned_one(plan: Plan, state: RunState) -> Iterator[Findi
 
 
 def _files(plan: Plan, opening: Seen) -> Iterator[Finding]:
-    for planned in plan.document.checkpoint.files if plan.document.checkpoint else []:
+    wanted = plan.document.checkpoint.files if plan.document.checkpoint else []
+    others = sorted({file.name for file in opening.body.checkpoint_files} - {planned.name for planned in wanted})
+    if wanted and others:
+        yield finding(
+            "environment.model-mismatch",
+            "checkpoint.files",
+            expected=sorted(planned.name for planned in wanted),
+            observed={"not planned": others},
+            events=[opening.sequence],
+        )
+    for planned in wanted:
         named = [file for file in opening.body.checkpoint_files if file.name == planned.name]
         for file in named or [None]:
             yield from _file(planned, file, opening)
@@ -291,7 +316,8 @@ def _file(planned: PlannedFile, file: CheckpointFile | None, opening: Seen) -> I
     if planned.digest is not None:
         facts.append(("digest", planned.digest, file.digest if file else None))
     for what, expected, seen in facts:
-        if seen is not None and known(seen) and seen.value == expected:
+        is_known = known(seen, BYTES if what == "size" else None)
+        if is_known and seen is not None and seen.value == expected:
             continue
         yield finding(
             "environment.model-mismatch",
@@ -299,7 +325,7 @@ def _file(planned: PlannedFile, file: CheckpointFile | None, opening: Seen) -> I
             expected=expected,
             observed=shown(seen),
             events=[opening.sequence],
-            unknown=seen is None or not known(seen),
+            unknown=not is_known,
         )
 
 
@@ -320,6 +346,14 @@ def environment_was_looked_at(plan: Plan, state: RunState) -> Iterator[Finding]:
             expected="environment.observed before the first step",
             observed="afterwards",
             events=[state.first_step, state.environments[0].sequence],
+        )
+    if state.environments and state.accepted is not None and state.environments[0].sequence > state.accepted.sequence:
+        yield finding(
+            "environment.not-observed",
+            "environment",
+            expected="environment.observed before plan.accepted",
+            observed="afterwards",
+            events=[state.accepted.sequence, state.environments[0].sequence],
         )
     for seen in state.environments:
         units, resources = bindings_of(plan, state, seen)
@@ -346,7 +380,11 @@ def _unseen(seen: Seen[EnvironmentObserved], bound: Bound, facts: list[tuple[str
             observed="nothing on the machine is known to be it",
             events=[seen.sequence],
         )
-    unmeasured = {what: shown(measurement) for what, measurement in facts if trust(measurement) != "observed"}
+    unmeasured = {
+        what: shown(measurement)
+        for what, measurement in facts
+        if trust(measurement, BYTES if what == "capacity_bytes" else None) != "observed"
+    }
     if unmeasured:
         yield finding(
             "environment.not-observed",

@@ -8,7 +8,18 @@ from ledger.documents import Finding
 from ledger.fold import ReclamationState, RunState
 from ledger.plan import Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding
-from ledger.reconcile.reading import number, place_of, places, reclaimed_in_time, shown, spread, transient
+from ledger.reconcile.reading import (
+    each_found,
+    number,
+    place_of,
+    places,
+    reclaimed_in_time,
+    samples_at,
+    shown,
+    spread,
+    transient,
+)
+from ledger.reconcile.sums import misfits
 
 GIVE_BACK: list[Invariant] = []
 
@@ -73,11 +84,11 @@ def _lowest_ratio(reclaimed: ReclamationState, staged: int | float | None) -> fl
 
 @declare(GIVE_BACK, "memory.reclaim-unknown")
 def giving_back_was_measured(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """For each released staging, samples around the release and the reclamation after it and after the last decode were
-    taken, with region, tree and ratio readable.
+    """For each released staging, samples around the release and the reclamation after it, with no step between, and the one
+    after the last decode were taken, with region, tree and ratio readable.
 
-    Where a cgroup holds the tree alone, what it holds fell as well, within the plan's noise. Machine-wide figures swing
-    with other processes and are never judged.
+    What the reclamation says of the tree is what those samples say, within the plan's noise, and adds up. Where a cgroup
+    holds the tree alone, what it holds fell as well. Machine-wide figures swing with other processes and are never judged.
     """
     for planned in transient(plan):
         found = state.materializations.get(planned.id)
@@ -99,15 +110,56 @@ def giving_back_was_measured(plan: Plan, state: RunState) -> Iterator[Finding]:
             if gaps:
                 unknown[phase] = gaps
                 events.append(reclaimed.first.sequence if reclaimed.first else None)
+            unknown |= _beside_samples(plan, state, planned.id, phase, reclaimed)
         released = found.released[0].sequence
+        last, following = _steps_beside(plan, state, released)
         before, after = (state.labels.get(f"{when}-release:{planned.id}") for when in ("before", "after"))
-        if before is None or before > released:
+        if before is None or not last < before < released:
             unknown["sample before the release"] = "not recorded then"
-        if after is None or after < released:
+        if after is None or not released < after < following:
             unknown["sample after the release"] = "not recorded then"
+        first = found.reclamations.get("after-release")
+        if first is not None and first.first is not None and not released < first.first.sequence < following:
+            unknown["after-release"] = "not recorded then"
         unknown |= _own_cgroup(plan, state, planned.id, found.bytes_before.high.value if found.bytes_before.high else 0)
         if unknown:
             yield finding("memory.reclaim-unknown", planned.id, expected="measured", observed=unknown, events=events)
+
+
+def _steps_beside(plan: Plan, state: RunState, released: int) -> tuple[int, float]:
+    """The last step before that release and the first after it: what begins, is realised, released, bound or decoded."""
+    steps = [seen.sequence for kept in state.authorities.values() for seen in kept]
+    steps += [seen.sequence for one in state.executions.values() for seen in one.activations]
+    steps += [one.first for one in state.decodes.values() if one.first is not None]
+    for _, found in each_found(plan, state):
+        for kept in (found.started, found.realized, found.released):
+            steps += [seen.sequence for seen in kept]
+    before, after = (one for one in steps if one < released), (one for one in steps if one > released)
+    return max(before, default=-1), min(after, default=float("inf"))
+
+
+def _beside_samples(
+    plan: Plan, state: RunState, name: str, phase: str, reclaimed: ReclamationState
+) -> dict[str, object]:
+    """Tree sums of the reclamation that the samples of the same points contradict, or their own classes."""
+    wrong: dict[str, object] = {}
+    then = f"after-release:{name}" if phase == "after-release" else "after-decode"
+    for side, label, figures in (
+        ("before", f"before-release:{name}", reclaimed.tree_before),
+        ("after", then, reclaimed.tree_after),
+    ):
+        for seen in samples_at(state, label):
+            sampled = number(seen.body.process.get("tree_sum"))
+            for figure in (figures.low, figures.high):
+                if sampled is not None and figure is not None and abs(figure.value - sampled) > plan.host_noise_bytes:
+                    wrong[f"{phase} tree {side}"] = {"is": figure.value, label: sampled}
+        if reclaimed.first is not None:
+            body = reclaimed.first.body
+            classes = body.classes_before if side == "before" else body.classes_after
+            total = body.tree_before if side == "before" else body.tree_after
+            if classes and (misfit := misfits({**classes, "tree_sum": total}, plan.host_noise_bytes)):
+                wrong[f"{phase} classes {side}"] = misfit
+    return wrong
 
 
 def _own_cgroup(plan: Plan, state: RunState, name: str, staged: int | float) -> dict[str, object]:
@@ -119,7 +171,7 @@ def _own_cgroup(plan: Plan, state: RunState, name: str, staged: int | float) -> 
     for seen in (before, after):
         group = seen.body.cgroup
         current = number(group.get("current"))
-        if number(group.get("others")) != 0 or current is None:
+        if number(group.get("others"), None) != 0 or current is None:
             return {}
         held.append(current + (number(group.get("swap")) or 0))
     fell = held[0] - held[1]

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ledger.bodies import MaterializationObserved
+from ledger.bodies import MaterializationObserved, MemorySampled
 from ledger.documents import Finding
-from ledger.fold import MaterializationState, RunState, trust
+from ledger.fold import MaterializationState, RunState, Seen, trust
 from ledger.plan import Materialization, Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding
-from ledger.reconcile.contradiction import range_contradictions, witness_contradictions
+from ledger.reconcile.contradiction import page_contradictions, range_contradictions, witness_contradictions
 from ledger.reconcile.reading import (
-    census_at,
     each_found,
     exists,
     known_values,
     number,
     place_of,
     planned_in_order,
+    samples_since_baseline,
     shown,
+    there_at,
     unfinished,
     within,
 )
+from ledger.run_state import BYTES
 
 MATERIALIZATION: list[Invariant] = []
 
@@ -143,7 +145,8 @@ def representation_is_the_planned_one(plan: Plan, state: RunState) -> Iterator[F
 def bytes_are_the_planned_ones(plan: Plan, state: RunState) -> Iterator[Finding]:
     """Claimed and observed bytes are the planned ones, exactly, or within the plan's tolerance where it gives one.
 
-    So is what passed through a streamed staging, where it was said. A byte too many is something that nobody planned.
+    So is what passed through a streamed staging, where it was said; where nothing is planned to stream, nothing did. A
+    byte too many is something that nobody planned.
     """
     for planned, found in each_found(plan, state):
         wrong = {
@@ -158,6 +161,12 @@ def bytes_are_the_planned_ones(plan: Plan, state: RunState) -> Iterator[Finding]
             wrong = {said: event for said, event in passed.items() if said.value != planned.streamed_bytes}
             if wrong:
                 yield _mismatch("materialization.bytes-mismatch", planned, planned.streamed_bytes, wrong)
+    streamed = {item.logical_state_id for item in plan.materializations.values() if item.streamed_bytes is not None}
+    for planned, found in each_found(plan, state):
+        if planned.logical_state_id not in streamed:
+            wrong = {said: event for said, event in known_values(found, "streamed_bytes").items() if said.value != 0}
+            if wrong:
+                yield _mismatch("materialization.bytes-mismatch", planned, 0, wrong)
 
 
 def _passed_through(plan: Plan, state: RunState, planned: Materialization) -> dict[Any, int]:
@@ -194,7 +203,8 @@ def role_is_the_planned_one(plan: Plan, state: RunState) -> Iterator[Finding]:
 
 @declare(MATERIALIZATION, "materialization.not-live")
 def persistent_ones_stay_live(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """What was realised is live, and a persistent one stays so: never released, and whole in the closing census.
+    """What was realised is live, and a persistent one stays so, never released; each is whole in every census while it is
+    there.
 
     Residency is a commitment to keep. A resident bank that was given up serves nobody.
     """
@@ -208,23 +218,27 @@ def persistent_ones_stay_live(plan: Plan, state: RunState) -> Iterator[Finding]:
             )
         elif dead and (lasting or released is None or min(dead) < released):
             yield finding("materialization.not-live", planned.id, expected="live", observed="not live", events=dead)
-        elif lasting and exists(found):
-            yield from _in_closing_census(state, planned)
+        elif exists(found):
+            for seen in samples_since_baseline(state):
+                seen_before = bool(found.observed) and found.observed[0].sequence < seen.sequence
+                at_the_end = lasting and seen.body.label == "closing"
+                if at_the_end or (there_at(found, seen.sequence) and seen_before):
+                    yield from _in_census(seen, planned)
 
 
-def _in_closing_census(state: RunState, planned: Materialization) -> Iterator[Finding]:
+def _in_census(seen: Seen[MemorySampled], planned: Materialization) -> Iterator[Finding]:
     """Only a probe's census can say that something is gone: a declared one may know other owners than the plan's."""
-    closing = census_at(state, "closing")
-    if closing is None or trust(closing[1].unowned_host_bytes) not in ("observed", "unknown"):
+    census = seen.body.census
+    level = trust(census.unowned_host_bytes) if census is not None else "declared"
+    if census is None or not (level == "observed" or (level == "unknown" and seen.body.label == "closing")):
         return
-    seen, census = closing
     figure = census.by_owner.get(planned.id)
     live = number(figure)
     if figure is not None and live is None:
         yield finding(
             "materialization.not-live",
             planned.id,
-            expected="live at the end",
+            expected=f"live at {seen.body.label}",
             observed=shown(figure),
             events=[seen.sequence],
             unknown=True,
@@ -234,7 +248,7 @@ def _in_closing_census(state: RunState, planned: Materialization) -> Iterator[Fi
             "materialization.not-live",
             planned.id,
             expected=planned.expected_bytes,
-            observed=f"{live or 0} bytes live at the end",
+            observed=f"{live or 0} bytes live at {seen.body.label}",
             events=[seen.sequence],
         )
 
@@ -281,22 +295,23 @@ def seen_by_a_probe(plan: Plan, state: RunState) -> Iterator[Finding]:
 
 def _saw_nothing(state: RunState, body: MaterializationObserved, fact: str) -> bool:
     """A probe of a realization counted none, or names no range, where it found bytes: then it did not look there."""
-    if trust(body.bytes) != "observed" or not body.bytes.value or trust(body.live) != "observed":
+    if trust(body.bytes, BYTES) != "observed" or not body.bytes.value or trust(body.live) != "observed":
         return False
     if state.opened is None:
         return False
     if fact == "ranges":
         return state.opened.body.purpose == "realization" and not body.ranges
-    return bool(number(getattr(body, fact)) == 0)
+    return bool(number(getattr(body, fact), None) == 0)
 
 
 @declare(MATERIALIZATION, "materialization.claim-contradicted")
 def claim_and_observation_agree(plan: Plan, state: RunState) -> Iterator[Finding]:
     """What the adapter claims of a materialization is what the probe saw, no witness saw otherwise, and what was seen
-    fits where it was seen: in ranges that are large enough and no other's at that time.
+    fits where it was seen: in ranges that are large enough and no other's at that time, and in as many pages of shared
+    memory as the kernel counts.
 
-    Two who look at the same memory and differ cannot both be believed. A claim without a figure cannot be compared, and
-    is unknown.
+    Two who look at the same memory and differ cannot both be believed. A claim without a figure, or with one that cannot
+    be, cannot be compared, and is unknown.
     """
     for planned, found in each_found(plan, state):
         for fact in ("unit", "resource", "representation", "bytes", "tensors", "role", "persistence"):
@@ -315,7 +330,7 @@ def claim_and_observation_agree(plan: Plan, state: RunState) -> Iterator[Finding
                 )
         unknown = {
             fact: event
-            for fact in ("bytes", "tensors")
+            for fact in ("bytes", "tensors", "streamed_bytes", "elapsed_ns")
             for item, event in found.said.get(fact, {}).items()
             if item.origin == "realized" and item.trust == "unknown"
         }
@@ -329,6 +344,7 @@ def claim_and_observation_agree(plan: Plan, state: RunState) -> Iterator[Finding
                 unknown=True,
             )
     yield from range_contradictions(plan, state)
+    yield from page_contradictions(plan, state)
     for witness in state.witnesses:
         yield from witness_contradictions(plan, state, witness)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ledger.bodies import MemorySampled
 from ledger.documents import Finding
 from ledger.fold import TREE_CLASSES, TREE_MAPPINGS, RunState, Seen
 from ledger.plan import Plan
@@ -23,30 +24,37 @@ from ledger.reconcile.catalogue import Invariant, declare, finding
 from ledger.reconcile.peak import peaks
 from ledger.reconcile.reading import (
     FINAL_LABELS,
-    census_at,
     known,
     number,
+    samples_at,
+    samples_at_rest,
+    samples_since_baseline,
     shown,
     transient,
 )
 from ledger.reconcile.residue import device_residues, device_transient_peak, host_growth
+from ledger.reconcile.sums import misfits
+from ledger.run_state import BYTES
 
 MEMORY: list[Invariant] = []
+
+READ_OF_A_DEVICE = (".allocated", ".reserved", ".peak")
+"""Figures of a device's allocator that every sample has."""
 
 
 @declare(MEMORY, "memory.unplanned-persistent")
 def no_unplanned_state_lives(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """At the end no live storage stands without an owner that plan and events name, on a device or under another name,
-    none has more than it was planned to have, and no adapter reports unplanned bytes.
+    """No live storage has an owner that plan and events do not name, none has more than it was planned to have, from the
+    first release on none stands on a device without an owner, and no adapter reports unplanned bytes.
 
     What nobody planned takes memory that nobody accounted for. (Ownerless host storages are the host mirror.)
     """
     allowed = plan.document.memory_expectations.unplanned_persistent_bytes
-    for label in FINAL_LABELS:
-        at = census_at(state, label)
-        if at is None:
+    at_rest = {seen.sequence for seen in samples_at_rest(state)}
+    for seen in samples_since_baseline(state):
+        census = seen.body.census
+        if census is None:
             continue
-        seen, census = at
         live: dict[str, int | float] = {
             owner: value
             for owner, figure in census.by_owner.items()
@@ -54,16 +62,17 @@ def no_unplanned_state_lives(plan: Plan, state: RunState) -> Iterator[Finding]:
         }
         live |= {f"{owner}, beyond its planned bytes": more for owner, more in beyond_plan(plan, census).items()}
         ownerless = number(census.unowned_device_bytes)
-        if ownerless:
+        if ownerless and seen.sequence in at_rest:
             live["no owner, on a device"] = ownerless
         if sum(live.values()) > allowed:
             yield finding(
                 "memory.unplanned-persistent",
-                label,
+                seen.body.label,
                 expected=allowed,
                 observed=dict(sorted(live.items())),
                 events=[seen.sequence],
             )
+    yield from _highest_at_rest(state, "memory.unplanned-persistent", "unowned_device_bytes", allowed)
     reported = reported_unplanned(state)
     if sum(reported.values()) > allowed:
         yield finding(
@@ -88,16 +97,13 @@ def no_unplanned_state_lives(plan: Plan, state: RunState) -> Iterator[Finding]:
 
 @declare(MEMORY, "memory.host-mirror")
 def no_host_mirror_lives(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """After the last decode and at the end, no host storage lives outside what the plan declares, and no mapping of a
-    checkpoint file is resident.
+    """From the first release on, at every sample, no host storage lives outside what the plan declares, and no mapping of
+    a checkpoint file is resident.
 
     A resident copy never needs a persistent host copy; a framework that keeps its file mapped keeps one all the same.
     """
     allowed = plan.document.memory_expectations.unexplained_persistent_host_mirror_bytes
-    for label in FINAL_LABELS:
-        seen = state.sample(label)
-        if seen is None:
-            continue
+    for seen in samples_at_rest(state):
         census = seen.body.census
         figures = {
             "unowned_host_bytes": number(census.unowned_host_bytes) if census is not None else None,
@@ -107,29 +113,60 @@ def no_host_mirror_lives(plan: Plan, state: RunState) -> Iterator[Finding]:
         if sum(value or 0 for value in figures.values()) > allowed:
             if seen.body.mapped_files:
                 live["files"] = sorted(seen.body.mapped_files)[:16]
-            yield finding("memory.host-mirror", label, expected=allowed, observed=live, events=[seen.sequence])
+            yield finding(
+                "memory.host-mirror", seen.body.label, expected=allowed, observed=live, events=[seen.sequence]
+            )
+    for what in ("unowned_host_bytes", "checkpoint_mappings"):
+        yield from _highest_at_rest(state, "memory.host-mirror", what, allowed)
+
+
+def _highest_at_rest(state: RunState, code: str, what: str, allowed: int) -> Iterator[Finding]:
+    """The most that any sample since the first release showed, where that sample is not kept."""
+    figures = state.at_rest.get(what)
+    if figures is None or figures.high is None or figures.high.value <= allowed:
+        return
+    if figures.high.sequence not in {seen.sequence for seen in samples_at_rest(state)}:
+        yield finding(
+            code,
+            "since the release",
+            expected=allowed,
+            observed={what: figures.high.value},
+            events=[figures.high.sequence],
+        )
 
 
 @declare(MEMORY, "memory.mirror-unknown")
 def host_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """Baseline, the sample after decode and the closing one were taken, every sample was readable, and what the process
-    tree grew by is explained by live owners, within the plan's noise.
+    """Baseline, the sample after decode and the closing one were taken, every sample was readable and adds up, and what
+    the process tree grew by since the baseline is explained by live owners from the first release on, within the plan's
+    noise; nor do owners have more than it grew by, which says that the baseline was too high.
 
     Pages that no owner explains may be a copy that no census sees: a map of a scratch file, a child process, a file in
-    memory.
+    memory. A sum that is not that of its parts, or a baseline that holds what is gone since, would hide as much.
     """
     baseline = state.sample("baseline")
-    gaps = _gaps(baseline, TREE_CLASSES, census=False)
-    if baseline is not None and state.first_step is not None and baseline.sequence > state.first_step:
-        gaps["sample"] = "taken after the run's first step"
-    if gaps:
-        yield finding(
-            "memory.mirror-unknown",
-            "baseline",
-            expected="measured",
-            observed=gaps,
-            events=[baseline.sequence if baseline else None],
-        )
+    for one in _or_none(samples_at(state, "baseline")):
+        gaps = _gaps(one, TREE_CLASSES, census=False)
+        if one is not None and state.first_step is not None and one.sequence > state.first_step:
+            gaps["sample"] = "taken after the run's first step"
+        if gaps:
+            yield finding(
+                "memory.mirror-unknown",
+                "baseline",
+                expected="measured",
+                observed=gaps,
+                events=[one.sequence if one else None],
+            )
+    for label, kept in sorted(state.samples.items()):
+        for seen in kept:
+            if wrong := misfits(seen.body.process, plan.host_noise_bytes):
+                yield finding(
+                    "memory.mirror-unknown",
+                    f"{label} sum",
+                    expected="figures that add up",
+                    observed=wrong,
+                    events=[seen.sequence],
+                )
     unread = {
         what: event
         for what, event in state.sample_gaps.items()
@@ -140,27 +177,47 @@ def host_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
             "memory.mirror-unknown", "samples", expected="measured", observed=sorted(unread), events=unread.values()
         )
     for label in FINAL_LABELS:
-        seen = state.sample(label)
-        gaps = _gaps(seen, TREE_CLASSES + TREE_MAPPINGS, census=True)
-        if seen is not None and state.last_step is not None and seen.sequence < state.last_step:
-            gaps["sample"] = "taken before the run's last step"
-        if gaps:
+        for last in _or_none(samples_at(state, label)):
+            gaps = _gaps(last, TREE_CLASSES + TREE_MAPPINGS, census=True)
+            if last is not None and state.last_step is not None and last.sequence < state.last_step:
+                gaps["sample"] = "taken before the run's last step"
+            if gaps:
+                yield finding(
+                    "memory.mirror-unknown",
+                    label,
+                    expected="measured",
+                    observed=gaps,
+                    events=[last.sequence if last else None],
+                )
+    for seen in samples_at_rest(state):
+        census = seen.body.census
+        growth = host_growth(plan, state, seen)
+        if growth is None or census is None or number(census.unowned_host_bytes) is None:
+            continue
+        if number(census.unowned_host_storages, None) and not number(census.unowned_host_bytes):
             yield finding(
                 "memory.mirror-unknown",
-                label,
-                expected="measured",
-                observed=gaps,
-                events=[seen.sequence if seen else None],
+                f"{seen.body.label} storages",
+                expected="no ownerless storage, or its bytes",
+                observed=number(census.unowned_host_storages, None),
+                events=[seen.sequence],
             )
-        growth = host_growth(plan, state, label)
-        if growth is not None and seen is not None and growth.unexplained > plan.host_noise_bytes:
+        too_high = growth.owned - growth.grown > plan.host_noise_bytes
+        if growth.unexplained > plan.host_noise_bytes or too_high:
             yield finding(
                 "memory.mirror-unknown",
-                f"{label} growth",
-                expected=f"at most {plan.host_noise_bytes}",
+                f"{seen.body.label} growth",
+                expected=f"at least {growth.owned}, which owners have"
+                if too_high
+                else f"at most {plan.host_noise_bytes}",
                 observed={**growth._asdict(), **_grown_classes(baseline, seen)},
                 events=[baseline.sequence if baseline else None, seen.sequence],
             )
+
+
+def _or_none(kept: list[Seen[MemorySampled]]) -> list[Seen[MemorySampled] | None]:
+    """The samples, or one that is not there."""
+    return [*kept] or [None]
 
 
 def _grown_classes(baseline: Seen | None, seen: Seen) -> dict[str, object]:
@@ -178,7 +235,7 @@ def _gaps(seen: Seen | None, keys: tuple[str, ...], *, census: bool) -> dict[str
     """What of a sample is not known."""
     if seen is None:
         return {"sample": "not recorded"}
-    gaps = {key: "not known" for key in keys if not known(seen.body.process.get(key))}
+    gaps = {key: "not known" for key in keys if not known(seen.body.process.get(key), BYTES)}
     if census:
         taken = seen.body.census
         if taken is None:
@@ -186,17 +243,19 @@ def _gaps(seen: Seen | None, keys: tuple[str, ...], *, census: bool) -> dict[str
         else:
             figures = {
                 "unowned_host_bytes": taken.unowned_host_bytes,
-                "unowned_host_storages": taken.unowned_host_storages,
                 **{f"owner {owner}": figure for owner, figure in taken.by_owner.items()},
                 **{f"evidence {role}": figure for role, figure in taken.evidence_host_by_role.items()},
             }
-            gaps |= {name: "not known" for name, figure in figures.items() if not known(figure)}
+            gaps |= {name: "not known" for name, figure in figures.items() if not known(figure, BYTES)}
+            if not known(taken.unowned_host_storages):
+                gaps["unowned_host_storages"] = "not known"
     return gaps
 
 
 @declare(MEMORY, "memory.device-residue-unknown")
 def device_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """What a device holds more than at the baseline is explained by live owners, within the plan's unattributed bytes.
+    """What a device holds more than at the baseline is explained by live owners, from the first release on, within the
+    plan's unattributed bytes.
 
     Where the plan uses a device, its allocator was read at every sample, and at the baseline, after decode and at the end
     at least. Residue that no owner explains is reported, never dropped.
@@ -204,8 +263,13 @@ def device_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]
     unread = {
         what: event
         for what, event in state.sample_gaps.items()
-        if what == "census/unowned_device_bytes" or what.endswith((".allocated", ".reserved", ".peak"))
+        if what == "census/unowned_device_bytes" or what.endswith(READ_OF_A_DEVICE)
     }
+    for one in samples_at(state, "baseline")[:1]:
+        for seen in samples_since_baseline(state):
+            for what in one.body.cuda.keys() - seen.body.cuda.keys():
+                if what.endswith(READ_OF_A_DEVICE):
+                    unread.setdefault(f"cuda/{what}", seen.sequence)
     if unread and has_device(plan):
         yield finding(
             "memory.device-residue-unknown",
@@ -215,11 +279,12 @@ def device_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]
             events=unread.values(),
         )
     for label in FINAL_LABELS:
-        residues = device_residues(plan, state, label)
-        seen = state.sample(label)
-        events = [seen.sequence if seen else None]
+        if not samples_at(state, label) and has_device(plan):
+            yield finding("memory.device-residue-unknown", label, expected="measured", observed="not known")
+    for seen in samples_at_rest(state):
+        residues, label, events = device_residues(plan, state, seen), seen.body.label, [seen.sequence]
         if residues is None:
-            if has_device(plan):
+            if has_device(plan) and label in FINAL_LABELS:
                 yield finding(
                     "memory.device-residue-unknown", label, expected="measured", observed="not known", events=events
                 )

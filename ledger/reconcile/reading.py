@@ -9,6 +9,7 @@ from ledger.bodies import Census, MemorySampled
 from ledger.fold import Extremes, MaterializationState, ReclamationState, RunState, Said, Seen, trust
 from ledger.measurement import Measurement
 from ledger.plan import Materialization, Plan
+from ledger.run_state import BYTES
 
 HOST_KINDS = frozenset({"system-ram", "shared-memory"})
 """Memory Resource kinds whose bytes the operating system accounts to processes."""
@@ -52,14 +53,15 @@ def exists(found: MaterializationState | None) -> bool:
     return found is not None and bool(found.spans)
 
 
-def known(measurement: Measurement | None) -> bool:
-    """A probe, a witness, a computation or a document says it; an adapter's claim or a default does not count."""
-    return measurement is not None and trust(measurement) in ("observed", "declared")
+def known(measurement: Measurement | None, unit: str | None = None) -> bool:
+    """A probe, a witness, a computation or a document says it, in that unit where one is asked for; an adapter's claim or
+    a default does not count."""
+    return measurement is not None and trust(measurement, unit) in ("observed", "declared")
 
 
-def number(measurement: Measurement | None) -> int | float | None:
-    """The known number, or null."""
-    if measurement is None or not known(measurement) or isinstance(measurement.value, str):
+def number(measurement: Measurement | None, unit: str | None = BYTES) -> int | float | None:
+    """The known number in that unit (null: in whichever), or null: what is in another unit is not compared."""
+    if measurement is None or not known(measurement, unit) or isinstance(measurement.value, str):
         return None
     return measurement.value
 
@@ -97,16 +99,16 @@ def fits(planned: Materialization, seen: Seen[Any]) -> bool | None:
     """Whether one observation shows it live as planned (unit, resource, representation, bytes); null when not known."""
     body = seen.body
     facts = (
-        (body.memory_resource_id, lambda value: value == planned.memory_resource_id),
-        (body.representation, lambda value: value == planned.representation),
-        (body.bytes, lambda value: within(value, planned.expected_bytes, planned.tolerance_bytes)),
-        (body.live, lambda value: value == 1),
+        (body.memory_resource_id, None, lambda value: value == planned.memory_resource_id),
+        (body.representation, None, lambda value: value == planned.representation),
+        (body.bytes, BYTES, lambda value: within(value, planned.expected_bytes, planned.tolerance_bytes)),
+        (body.live, None, lambda value: value == 1),
     )
     if body.logical_state_id != planned.logical_state_id:
         return False
-    if any(known(measurement) and not test(measurement.value) for measurement, test in facts):
+    if any(known(measurement, unit) and not test(measurement.value) for measurement, unit, test in facts):
         return False
-    return True if all(known(measurement) for measurement, _ in facts) else None
+    return True if all(known(measurement, unit) for measurement, unit, _ in facts) else None
 
 
 def fits_at(planned: Materialization, found: MaterializationState | None, sequence: int) -> bool | None:
@@ -140,6 +142,34 @@ def places(extremes: Extremes) -> list[int | None]:
         extremes.high.sequence if extremes.high else None,
         extremes.unknown,
     ]
+
+
+def samples_at(state: RunState, label: str) -> list[Seen[MemorySampled]]:
+    """Every kept sample of that label: a later one does not wash an earlier one away."""
+    return state.samples.get(label, [])
+
+
+def samples_at_rest(state: RunState) -> list[Seen[MemorySampled]]:
+    """Every kept sample, in order, that may show nothing but what the plan keeps or has not released yet: those from the
+    first release on, and the final ones. Baselines are none: a census knows only what is new since."""
+    released = state.first_release
+    return sorted(
+        (
+            seen
+            for label, kept in state.samples.items()
+            for seen in kept
+            if label in FINAL_LABELS or (label != "baseline" and released is not None and seen.sequence > released)
+        ),
+        key=lambda seen: seen.sequence,
+    )
+
+
+def samples_since_baseline(state: RunState) -> list[Seen[MemorySampled]]:
+    """Every kept sample but baselines, in order."""
+    return sorted(
+        (seen for label, kept in state.samples.items() for seen in kept if label != "baseline"),
+        key=lambda seen: seen.sequence,
+    )
 
 
 def census_at(state: RunState, label: str) -> tuple[Seen[MemorySampled], Census] | None:

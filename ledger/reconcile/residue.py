@@ -5,31 +5,48 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ledger.bodies import Census, MemorySampled
-from ledger.fold import RunState
+from ledger.fold import RunState, Seen
 from ledger.measurement import Measurement, measured, unavailable
 from ledger.plan import Plan
 from ledger.reconcile.accounting import EVIDENCE_PREFIX
 from ledger.reconcile.peak import is_transient
-from ledger.reconcile.reading import census_at, is_host, number, place_of
+from ledger.reconcile.reading import is_host, number, place_of, samples_at
 
 
 class Growth(NamedTuple):
-    """Bytes that the process tree holds more than at the baseline, what live owners explain, and what is left."""
+    """Bytes that the process tree holds more than at the baseline, what live owners explain, and what is left; beside it
+    what the owners have in all."""
 
     grown: int | float
     explained: int | float
     unexplained: int | float
+    owned: int | float
 
 
-def host_growth(plan: Plan, state: RunState, label: str) -> Growth | None:
-    """Growth of the process tree at that sample; null where a figure that it needs is not known."""
-    baseline, at = state.sample("baseline"), census_at(state, label)
-    if baseline is None or at is None:
+def host_growth(plan: Plan, state: RunState, seen: Seen[MemorySampled]) -> Growth | None:
+    """Growth of the process tree at that sample over the baseline, of several the one that leaves most unexplained; null
+    where a figure that it needs is not known."""
+    census = seen.body.census
+    if census is None:
         return None
-    seen, census = at
-    before, now = number(baseline.body.process.get("tree_sum")), number(seen.body.process.get("tree_sum"))
-    if before is None or now is None:
-        return None
+    owned = host_owned(plan, state, census)
+    most: Growth | None = None
+    for baseline in samples_at(state, "baseline"):
+        before, now = number(baseline.body.process.get("tree_sum")), number(seen.body.process.get("tree_sum"))
+        if before is None or now is None:
+            return None
+        explained: int | float = 0
+        for kind, size in owned.items():
+            held = pages_grown(baseline.body, seen.body, PAGES_OF[kind])
+            explained += size if held is None else min(size, held)
+        growth = Growth(now - before, explained, now - before - explained, sum(owned.values()))
+        if most is None or growth.unexplained > most.unexplained:
+            most = growth
+    return most
+
+
+def host_owned(plan: Plan, state: RunState, census: Census) -> dict[str, int | float]:
+    """Live bytes on the host that owners explain: in private (`anonymous`) and in `shared` memory."""
     evidence = sum(number(figure) or 0 for figure in census.evidence_host_by_role.values())
     owned: dict[str, int | float] = {"anonymous": evidence, "shared": 0}
     for owner, figure in census.by_owner.items():
@@ -37,11 +54,7 @@ def host_growth(plan: Plan, state: RunState, label: str) -> Growth | None:
         if is_host(plan, place):
             shared = plan.memory_resources[str(place)].kind == "shared-memory"
             owned["shared" if shared else "anonymous"] += number(figure) or 0
-    explained: int | float = 0
-    for kind, size in owned.items():
-        held = _pages_grown(baseline.body, seen.body, PAGES_OF[kind])
-        explained += size if held is None else min(size, held)
-    return Growth(now - before, explained, now - before - explained)
+    return owned
 
 
 PAGES_OF = {
@@ -54,7 +67,7 @@ An owner explains no more than such pages grew: a bank of shared memory without 
 """
 
 
-def _pages_grown(baseline: MemorySampled, seen: MemorySampled, keys: tuple[str, ...]) -> int | float | None:
+def pages_grown(baseline: MemorySampled, seen: MemorySampled, keys: tuple[str, ...]) -> int | float | None:
     """Bytes by which those classes of pages grew in all, at least 0; null where one is not known."""
     grown: int | float = 0
     for key in keys:
@@ -67,7 +80,8 @@ def _pages_grown(baseline: MemorySampled, seen: MemorySampled, keys: tuple[str, 
 
 class Residue(NamedTuple):
     """Bytes that one device holds more than at the baseline, by its allocator and by the driver's view of the process,
-    what live owners explain, and the larger rest; null where the allocator was not read."""
+    what live owners explain, and the larger rest; null where the allocator was not read, or says it has more than it took
+    from the driver, or than the driver gave."""
 
     allocated: int | float | None
     process: int | float | None
@@ -75,27 +89,38 @@ class Residue(NamedTuple):
     unexplained: int | float | None
 
 
-def device_residues(plan: Plan, state: RunState, label: str) -> dict[str, Residue] | None:
-    """Device -> residue at that sample; null where no device was sampled or the census is missing or not known."""
-    baseline, at = state.sample("baseline"), census_at(state, label)
-    if baseline is None or at is None:
+def device_residues(plan: Plan, state: RunState, seen: Seen[MemorySampled]) -> dict[str, Residue] | None:
+    """Device -> residue at that sample over the baseline, of several the one that leaves most unexplained; null where no
+    device was sampled or the census is missing or not known."""
+    baselines, census = samples_at(state, "baseline"), seen.body.census
+    if not baselines or census is None:
         return None
-    seen, census = at
-    devices = sorted(
-        key.removesuffix(".allocated") for key in (*baseline.body.cuda, *seen.body.cuda) if key.endswith(".allocated")
-    )
+    keys = [key for one in (*baselines, seen) for key in one.body.cuda]
+    devices = sorted({key.removesuffix(".allocated") for key in keys if key.endswith(".allocated")})
     if not devices or number(census.unowned_device_bytes) is None:
         return None
-    owned = _owned_by_device(plan, state, census, sorted(set(devices)))
-    return {device: _residue(baseline.body, seen.body, device, owned.get(device, 0)) for device in sorted(set(devices))}
+    owned = _owned_by_device(plan, state, census, devices)
+    return {
+        device: max(
+            (
+                _residue(baseline.body, seen.body, device, owned.get(device, 0), plan.unattributed_bytes)
+                for baseline in baselines
+            ),
+            key=lambda residue: float("inf") if residue.unexplained is None else residue.unexplained,
+        )
+        for device in devices
+    }
 
 
-def _residue(before: MemorySampled, now: MemorySampled, device: str, owned: int | float) -> Residue:
+def _residue(before: MemorySampled, now: MemorySampled, device: str, owned: int | float, noise: int) -> Residue:
     allocated = _grown(before, now, f"{device}.allocated")
     process, reserved = _grown(before, now, f"{device}.process"), _grown(before, now, f"{device}.reserved")
     if allocated is None:
         return Residue(None, process, owned, None)
     unexplained = allocated - owned
+    pool, taken, held = (number(now.cuda.get(f"{device}.{name}")) for name in ("reserved", "allocated", "process"))
+    if pool is not None and taken is not None and not taken <= pool <= (pool if held is None else held + noise):
+        return Residue(None, process, owned, None)  # figures that contradict one another say nothing
     if process is not None and reserved is not None:
         # What the driver sees beyond the allocator's pool, less owned ranges that did not come from that pool.
         unexplained = max(unexplained, process - reserved - max(owned - allocated, 0))

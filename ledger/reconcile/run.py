@@ -8,7 +8,7 @@ from ledger.documents import Finding
 from ledger.fold import RunState
 from ledger.plan import Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding
-from ledger.reconcile.reading import each_found
+from ledger.reconcile.reading import each_found, samples_at
 
 RUN: list[Invariant] = []
 
@@ -23,6 +23,10 @@ def record_is_whole(plan: Plan, state: RunState) -> Iterator[Finding]:
     """
     if state.opened is None:
         yield finding("run.incomplete", "run", expected="run.opened", observed="not recorded")
+    elif state.opened.sequence != state.began:
+        yield finding(
+            "run.incomplete", "run", expected="run.opened first", observed="later", events=[state.opened.sequence]
+        )
     if len(state.openings) > 1:
         yield finding(
             "run.incomplete",
@@ -54,7 +58,8 @@ def record_is_whole(plan: Plan, state: RunState) -> Iterator[Finding]:
                 )
                 if not kept
             ]
-            if f"materialized:{planned.id}" not in state.labels:
+            made = found.realized[0].sequence if found.realized else 0
+            if not any(one.sequence > made for one in samples_at(state, f"materialized:{planned.id}")):
                 missing.append("memory.sampled")
             if found.observed and missing:
                 yield finding("run.incomplete", planned.id, expected=missing, observed="not recorded")

@@ -10,8 +10,6 @@ from ledger.plan import Materialization, Plan
 from ledger.plan_doctrine import qualifying_finals
 from ledger.reconcile.catalogue import Invariant, declare, finding
 from ledger.reconcile.reading import (
-    FINAL_LABELS,
-    census_at,
     exists,
     extremes_differ,
     fits,
@@ -19,6 +17,7 @@ from ledger.reconcile.reading import (
     number,
     places,
     reclaimed_in_time,
+    samples_at_rest,
     spread,
     transient,
     unfinished,
@@ -231,16 +230,16 @@ def no_owner_survives(plan: Plan, state: RunState) -> Iterator[Finding]:
             )
         if not found.released or found.live:
             continue
-        for label in (f"after-release:{planned.id}", *FINAL_LABELS):
-            at = census_at(state, label)
-            live = number(at[1].by_owner.get(planned.id)) if at is not None else None
-            if at is not None and live:
+        for seen in samples_at_rest(state):
+            census = seen.body.census
+            live = number(census.by_owner.get(planned.id)) if census is not None else None
+            if live and seen.sequence > found.released[-1].sequence:
                 yield finding(
                     "staging.owner-alive",
                     planned.id,
                     expected="no live storage",
-                    observed={label: live},
-                    events=[at[0].sequence],
+                    observed={seen.body.label: live},
+                    events=[seen.sequence],
                 )
 
 

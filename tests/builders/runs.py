@@ -58,6 +58,13 @@ LINEAGE = "kv-cache-epoch-1"
 REFERENCE_DIGEST = "sha256:" + "5e" * 32
 CONFIG_DIGEST = "sha256:" + "c0" * 32
 HEADERS_DIGEST = "sha256:" + "4e" * 32
+TOKENS = {
+    "prefill_tokens": "8",
+    "prefill_tokens_digest": "sha256:" + "70" * 32,
+    "decode_tokens": "8",
+    "decode_tokens_digest": "sha256:" + "70" * 32,
+}
+"""What the reference says comes out."""
 GPU_UUID = "GPU-00000000-1111-2222-3333-444444444444"
 
 HOST_KINDS = ("system-ram", "shared-memory")
@@ -547,7 +554,7 @@ def clean_bodies(plan: Plan) -> list[Body]:
         ReferenceBound(
             planned_digest=plan.correctness.reference_digest,
             digest=text(plan.correctness.reference_digest or REFERENCE_DIGEST, "sha256 of the file"),
-            provenance={"cache": "StaticCache", "attention": "sdpa", "dtype": "bfloat16"},
+            provenance={"cache": "StaticCache", "attention": "sdpa", "dtype": "bfloat16", **TOKENS},
         ),
         sample(plan, "baseline", []),
     ]
@@ -704,6 +711,7 @@ def with_values(body: Any, change: dict[str, Any]) -> Any:
     """The body with values set at dotted paths; numbers index lists, other parts are field names or dictionary keys.
 
     A dictionary key that holds dots is reached with `/` as the separator instead: `process/vm_rss`, `cuda/cuda:0.peak`.
+    A measurement without a unit takes the unit of the one whose place it takes.
     """
     for path, value in change.items():
         body = _set(body, path.split("/") if "/" in path else path.split("."), value)
@@ -711,18 +719,19 @@ def with_values(body: Any, change: dict[str, Any]) -> Any:
 
 
 def _set(holder: Any, path: list[str], value: Any) -> Any:
+    if not path:
+        if isinstance(holder, Measurement) and isinstance(value, Measurement) and value.unit is None:
+            return value.model_copy(update={"unit": holder.unit})
+        return value
     head, *rest = path
     if isinstance(holder, Frozen):
         if head not in type(holder).model_fields:
             raise LookupError(f"{type(holder).__name__} has no field {head}")
-        return holder.model_copy(update={head: _set(getattr(holder, head), rest, value) if rest else value})
+        return holder.model_copy(update={head: _set(getattr(holder, head), rest, value)})
     if isinstance(holder, list):
-        return [
-            _set(item, rest, value) if rest and index == int(head) else value if index == int(head) else item
-            for index, item in enumerate(holder)
-        ]
+        return [_set(item, rest, value) if index == int(head) else item for index, item in enumerate(holder)]
     if isinstance(holder, dict):
-        return {**holder, head: _set(holder[head], rest, value) if rest else value}
+        return {**holder, head: _set(holder.get(head) if not rest else holder[head], rest, value)}
     raise LookupError(f"cannot go into {type(holder).__name__} with {head!r}")
 
 

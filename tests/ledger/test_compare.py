@@ -37,6 +37,7 @@ from ledger.plan import Plan
 from ledger.reconcile import judge
 from tests.builders.runs import (
     MIB,
+    TOKENS,
     changed,
     clean_bodies,
     count,
@@ -96,7 +97,7 @@ PLANTED: list[tuple[str, Edit, set[str]]] = [
         {"run.outcome", "run.error"},
     ),
     ("superseded", lambda bodies: [*bodies, RunSuperseded(reason="wrong host", by=OTHER_RUN)], {"run.superseded"}),
-    ("purpose", set_(RunOpened, {"purpose": "import"}), {"run.purpose"}),
+    ("purpose", set_(RunOpened, {"purpose": "witness"}), {"run.purpose"}),
     ("provenance", set_(RunOpened, {"provenance": {"note": "x"}}), {"run.provenance[note]"}),
     ("a library's version", set_(RunOpened, {"software/versions/torch": "2.11.0"}), {"software.versions[torch]"}),
     ("source commit", set_(RunOpened, {"software.source_commit": text("ff" * 20)}), {"software.source_commit"}),
@@ -116,6 +117,7 @@ PLANTED: list[tuple[str, Edit, set[str]]] = [
             "reference.provenance[cache]",
             "reference.provenance[attention]",
             "reference.provenance[dtype]",
+            *(f"reference.provenance[{name}]" for name in TOKENS),
         },
     ),
     # environment

@@ -118,6 +118,7 @@ def test_a_faithful_document_has_no_error_and_still_proves_little() -> None:
     assert codes(judgement, "unknown") == {
         "authority.not-observed",
         "decode.access-unknown",
+        "decode.missing",
         "decode.not-repeatable",
         "decode.reference-missing",
         "environment.not-observed",

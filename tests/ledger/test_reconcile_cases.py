@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ledger.reconcile import INVARIANTS
+from tests.builders.runs import CONFIG_DIGEST
 from tests.ledger.judge_cases.authorities import AUTHORITIES
 from tests.ledger.judge_cases.case import WEIGHTS, Bodies, Case, declared, judged
 from tests.ledger.judge_cases.clean import CLEAN
@@ -23,6 +24,7 @@ from tests.ledger.judge_cases.steps import (
     at_the_end,
     decode,
     looked_again,
+    opening,
     reclaimed,
     released,
     sampled,
@@ -81,6 +83,9 @@ def test_every_code_has_a_case() -> None:
         (at_the_end({"census/unowned_host_bytes": declared(0)}), "declared"),
         (activation(compute_unit_id=declared("cpu0")), "declared"),
         (looked_again(WEIGHTS, {}, {}, {"storages": declared(2)}, {}, {}), "declared"),
+        (opening(model__config_digest=declared(CONFIG_DIGEST)), "declared"),
+        (decode({"elapsed_ns": declared(40_000_000)}, repetition=2), "declared"),
+        (decode({"output_digest": declared("sha256:" + "0d" * 32)}, phase="repetition"), "declared"),
     ],
 )
 def test_somebodys_word_in_place_of_a_measurement_lowers_the_assurance_of_the_whole(
@@ -88,3 +93,10 @@ def test_somebodys_word_in_place_of_a_measurement_lowers_the_assurance_of_the_wh
 ) -> None:
     judgement = judged(Case("told", "PASS", set(), run=told))
     assert (judgement.verdict, judgement.assurance) == ("PASS", assurance)
+
+
+def test_who_records_a_document_cannot_have_probed() -> None:
+    judgement = judged(Case("an import", "INDETERMINATE", set(), run=opening(purpose="import")))
+    assert judgement.verdict != "PASS"
+    assert judgement.assurance == "declared"
+    assert {"materialization.unobserved", "environment.not-observed", "memory.mirror-unknown"} <= set(judgement.codes)

@@ -260,6 +260,10 @@ def seen(value: str | int | None) -> Measurement:
     return measured(value, None, "looked") if value is not None else unavailable(None, "looked", "could not be read")
 
 
+def in_bytes(value: int | None) -> Measurement:
+    return seen(value).model_copy(update={"unit": "bytes"})
+
+
 def gpu(key: str, uuid: str | None) -> ObservedComputeUnit:
     return ObservedComputeUnit(
         key=key, kind=seen("cuda-gpu"), device_uuid=seen(uuid), name=seen("a GPU"), memory_resources=[f"{key}.vram"]
@@ -267,7 +271,9 @@ def gpu(key: str, uuid: str | None) -> ObservedComputeUnit:
 
 
 def memory(key: str, kind: str, size: int | None) -> ObservedMemoryResource:
-    return ObservedMemoryResource(key=key, kind=seen(kind), capacity_bytes=seen(size), available_bytes=seen(size))
+    return ObservedMemoryResource(
+        key=key, kind=seen(kind), capacity_bytes=in_bytes(size), available_bytes=in_bytes(size)
+    )
 
 
 TWO_GPUS = EnvironmentObserved(

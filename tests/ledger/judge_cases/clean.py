@@ -73,7 +73,13 @@ CLEAN = [
         "PASS",
         PASS,
         device="gpu",
-        run=at_the_end({"cuda/cuda:0.allocated": probe(312 * MIB)}),
+        run=at_the_end(
+            {
+                "cuda/cuda:0.allocated": probe(312 * MIB),
+                "cuda/cuda:0.reserved": probe(312 * MIB),
+                "cuda/cuda:0.process": probe(812 * MIB),
+            }
+        ),
     ),
     Case(
         "a verdict and nothing else follows the close",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ledger.bodies import DecodeRan, ExecutionActivated, ReferenceBound, SourceWatched
+from ledger.measurement import measured
 from tests.builders.runs import GIB, changed, inserted, moved
 from tests.ledger.judge_cases.case import FAILED, UNKNOWN, Case, claim, probe
 from tests.ledger.judge_cases.steps import accessed, added, correctness, decode, removed, repeated, watch
@@ -189,7 +190,45 @@ DECODES = [
         run=decode({"plan_lookups": UNKNOWN}, phase="prefill"),
         unknown={"decode.plan-consulted"},
     ),
-    Case("decode gave no token", "FAIL", {"decode.missing"}, run=decode({"tokens": probe(0)}, repetition=1)),
+    Case(
+        "decode gave no token",
+        "FAIL",
+        {"decode.missing", "decode.not-repeatable", "decode.deviation"},
+        run=decode({"tokens": probe(0)}, repetition=1),
+    ),
+    Case(
+        "the prefill gave other tokens than the reference says",
+        "FAIL",
+        {"decode.deviation"},
+        run=decode({"tokens_digest": probe("sha256:" + "ab" * 32)}, phase="prefill"),
+    ),
+    Case(
+        "the prefill's tokens were cut short",
+        "FAIL",
+        {"decode.deviation"},
+        run=decode({"tokens": probe(3)}, phase="prefill"),
+    ),
+    Case(
+        "how many tokens came out is not known",
+        "INDETERMINATE",
+        {"decode.missing"},
+        run=decode({"tokens": UNKNOWN}, repetition=1),
+        unknown={"decode.missing"},
+    ),
+    Case(
+        "how long a repetition took is not known",
+        "INDETERMINATE",
+        {"decode.missing"},
+        run=decode({"elapsed_ns": UNKNOWN}, repetition=1),
+        unknown={"decode.missing"},
+    ),
+    Case("a watch without means", "INDETERMINATE", {"decode.access-unknown"}, run=watch(means=[])),
+    Case(
+        "bytes read, counted in KiB",
+        "INDETERMINATE",
+        {"decode.access-unknown"},
+        run=watch(read_bytes=measured(0, "KiB", "rchar")),
+    ),
     Case(
         "another reference, put back again before decode",
         "INDETERMINATE",

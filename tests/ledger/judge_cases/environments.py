@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ledger.bodies import EnvironmentObserved, PlanAccepted, RunClosed, RunOpened
+from ledger.measurement import measured
 from tests.builders.runs import GIB, changed, moved, with_values
 from tests.ledger.judge_cases.case import MIB, UNKNOWN, Case, declared, probe
 from tests.ledger.judge_cases.steps import environment, opening, removed, repeated
@@ -143,6 +144,20 @@ ENVIRONMENTS = [
             else body
             for body in run
         ],
+    ),
+    Case(
+        "a checkpoint file that the plan does not name",
+        "FAIL",
+        {"environment.model-mismatch"},
+        run=opening(checkpoint_files__0__name="other.safetensors"),
+        unknown=set(),
+    ),
+    Case(
+        "a checkpoint file's size in KiB",
+        "INDETERMINATE",
+        {"environment.model-mismatch"},
+        run=opening(checkpoint_files__0__size=measured(256 * MIB + 1024, "KiB", "stat")),
+        unknown={"environment.model-mismatch"},
     ),
     Case(
         "a checkpoint file is named twice, once of another size",

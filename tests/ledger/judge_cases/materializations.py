@@ -15,7 +15,8 @@ from ledger.bodies import (
     MemorySampled,
     ReleaseAuthorized,
 )
-from tests.builders.runs import GIB, changed, inserted, materialized, moved
+from ledger.measurement import claimed
+from tests.builders.runs import GIB, changed, inserted, materialized, moved, sample
 from tests.ledger.judge_cases.case import (
     BASELINE,
     BUFFERS,
@@ -206,14 +207,14 @@ MATERIALIZATIONS = [
         "FAIL",
         {"materialization.bytes-mismatch"},
         plan=part("materializations", STAGE, streamed_bytes=512 * MIB),
-        run=realized(STAGE, streamed_bytes=claim(256 * MIB)),
+        run=realized(STAGE, streamed_bytes=claimed(256 * MIB, "bytes", "adapter")),
     ),
     Case(
         "a bank filled from a ring through which less went than planned",
         "FAIL",
         {"materialization.bytes-mismatch"},
         plan=part("materializations", STAGE, streamed_bytes=512 * MIB),
-        run=realized(WEIGHTS, streamed_bytes=claim(256 * MIB)),
+        run=realized(WEIGHTS, streamed_bytes=claimed(256 * MIB, "bytes", "adapter")),
     ),
     Case(
         "staging said to be persistent",
@@ -385,8 +386,23 @@ MATERIALIZATIONS = [
             lambda run: moved(run, MaterializationStarted, before=ExecutionActivated, materialization_id=BUFFERS),
             lambda run: moved(run, MaterializationRealized, before=ExecutionActivated, materialization_id=BUFFERS),
             lambda run: moved(run, MaterializationObserved, before=ExecutionActivated, materialization_id=BUFFERS),
+            removed(MemorySampled, label=f"materialized:{BUFFERS}"),
+            added(sample(PLAN, f"materialized:{BUFFERS}", [WEIGHTS, BUFFERS, CACHE, BASELINE]), ExecutionActivated),
             observed(BUFFERS, ranges=[range_of(STAGE)]),
         ),
+    ),
+    Case(
+        "a claim of fewer than no bytes streamed, where nothing streams",
+        "INDETERMINATE",
+        {"materialization.claim-contradicted"},
+        run=realized(WEIGHTS, streamed_bytes=claimed(-1, "bytes", "adapter")),
+        unknown={"materialization.claim-contradicted"},
+    ),
+    Case(
+        "a claim of bytes streamed, where nothing streams",
+        "FAIL",
+        {"materialization.bytes-mismatch"},
+        run=realized(WEIGHTS, streamed_bytes=claimed(4096, "bytes", "adapter")),
     ),
     Case(
         "more bytes than the range has in which they were seen",

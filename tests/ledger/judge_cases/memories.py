@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from ledger.bodies import AuthorityEstablished, ExecutionActivated, MemorySampled, ReclamationObserved
-from tests.builders.runs import GIB, changed, moved
+from ledger.bodies import (
+    AuthorityEstablished,
+    ExecutionActivated,
+    MemorySampled,
+    ReclamationObserved,
+    RunClosed,
+    SourceWatched,
+)
+from ledger.measurement import measured
+from tests.builders.runs import GIB, changed, inserted, moved, size, with_values
 from tests.ledger.judge_cases.case import CACHE, MIB, STAGE, UNKNOWN, WEIGHTS, Case, claim, probe
 from tests.ledger.judge_cases.steps import (
     PASS,
@@ -37,7 +45,7 @@ MEMORIES = [
         {"memory.unplanned-persistent", "memory.expectation-mismatch"},
         run=lambda run: [
             body.model_copy(
-                update={"census": body.census.model_copy(update={"by_owner": {**body.census.by_owner, "x": probe(64)}})}
+                update={"census": body.census.model_copy(update={"by_owner": {**body.census.by_owner, "x": size(64)}})}
             )
             if isinstance(body, MemorySampled) and body.label == "closing" and body.census
             else body
@@ -206,16 +214,20 @@ MEMORIES = [
     Case(
         "staging is still mapped, and nothing went back",
         "FAIL",
-        {"memory.not-reclaimed"},
-        run=reclaimed(
-            "after-release", region_mapped=probe(1), ratio=probe(0.0), tree_before=probe(GIB), tree_after=probe(GIB)
+        {"memory.not-reclaimed", "memory.mirror-unknown"},
+        run=chain(
+            reclaimed("after-release", region_mapped=probe(1), ratio=probe(0.0)),
+            grown("rss_anon", 256 * MIB, f"after-release:{STAGE}"),
         ),
     ),
     Case(
         "a ratio above the planned one that the tree's figures do not bear out",
         "FAIL",
-        {"memory.not-reclaimed"},
-        run=reclaimed("after-release", region_mapped=probe(1), tree_before=probe(GIB), tree_after=probe(GIB)),
+        {"memory.not-reclaimed", "memory.mirror-unknown"},
+        run=chain(
+            reclaimed("after-release", region_mapped=probe(1)),
+            grown("rss_anon", 256 * MIB, f"after-release:{STAGE}"),
+        ),
     ),
     Case(
         "shared staging unmapped here, and still held elsewhere",
@@ -228,7 +240,8 @@ MEMORIES = [
         "the region is gone, though the tree grew meanwhile",
         "PASS",
         PASS,
-        run=reclaimed("after-decode", ratio=probe(0.4), tree_after=probe(500 * MIB)),
+        plan=expects(host_noise_bytes=GIB),
+        run=chain(reclaimed("after-decode", ratio=probe(0.4)), grown("rss_anon", 153 * MIB, "after-decode")),
     ),
     Case(
         "staging on the device is gone, and the host never held it",
@@ -276,7 +289,7 @@ MEMORIES = [
                 lambda run, label=label: changed(
                     run,
                     MemorySampled,
-                    {"cgroup": {"others": probe(0), "current": probe(GIB)}},
+                    {"cgroup": {"others": probe(0), "current": size(GIB)}},
                     label=f"{label}:{STAGE}",
                 )
                 for label in ("before-release", "after-release")
@@ -303,9 +316,110 @@ MEMORIES = [
     ),
     Case(
         "a private copy as large as the shared bank, whose own pages are not there",
+        "FAIL",
+        {"materialization.claim-contradicted", "memory.mirror-unknown"},
+        run=chain(grown("rss_anon", 256 * MIB), grown("rss_shmem", -256 * MIB)),
+    ),
+    Case(
+        "the closing sample twice, a mirror in the first alone",
+        "FAIL",
+        {"memory.host-mirror"},
+        run=lambda run: inserted(
+            run,
+            [
+                with_values(body, {"census/unowned_host_bytes": probe(4096)})
+                for body in run
+                if isinstance(body, MemorySampled) and body.label == "closing"
+            ],
+            before=MemorySampled,
+            label="closing",
+        ),
+    ),
+    Case(
+        "the checkpoint mapped just after the release, and gone later",
+        "FAIL",
+        {"memory.host-mirror"},
+        run=sampled(f"after-release:{STAGE}", checkpoint_mappings=probe(256 * MIB)),
+    ),
+    Case(
+        "pages that nobody explains just after the release, and gone later",
         "INDETERMINATE",
         {"memory.mirror-unknown"},
-        run=chain(grown("rss_anon", 256 * MIB), grown("rss_shmem", -256 * MIB)),
+        run=grown("rss_anon", 128 * MIB, f"after-release:{STAGE}"),
+    ),
+    Case(
+        "the checkpoint mapped at the second of three free samples",
+        "FAIL",
+        {"memory.host-mirror"},
+        run=lambda run: inserted(
+            run,
+            [
+                with_values(body, {"label": "free", "process/checkpoint_mappings": probe(mapped)})
+                for body in run
+                if isinstance(body, MemorySampled) and body.label == "after-decode"
+                for mapped in (0, MIB, 0)
+            ],
+            before=SourceWatched,
+        ),
+    ),
+    Case(
+        "five closing samples",
+        "INDETERMINATE",
+        {"run.incomplete"},
+        run=lambda run: inserted(
+            run,
+            [body for body in run if isinstance(body, MemorySampled) and body.label == "closing"] * 4,
+            before=RunClosed,
+        ),
+    ),
+    Case(
+        "a sum below its own parts",
+        "INDETERMINATE",
+        {"memory.mirror-unknown"},
+        run=sampled(f"materialized:{CACHE}", tree_sum=probe(0)),
+    ),
+    Case(
+        "a baseline above its own parts",
+        "INDETERMINATE",
+        {"memory.mirror-unknown"},
+        run=sampled("baseline", tree_sum=probe(556 * MIB)),
+    ),
+    Case(
+        "a baseline that is too high in every figure",
+        "INDETERMINATE",
+        {"memory.mirror-unknown"},
+        run=grown("rss_anon", 256 * MIB, "baseline"),
+    ),
+    Case(
+        "a tree of two that share pages",
+        "PASS",
+        PASS,
+        run=lambda run: [
+            with_values(
+                body,
+                {
+                    "process/processes": probe(2),
+                    "process/rss_anon": probe(body.process["rss_anon"].value + 100 * MIB),
+                    "process/vm_rss": probe(body.process["vm_rss"].value + 100 * MIB),
+                    "process/vm_hwm": probe(2 * GIB),
+                },
+            )
+            if isinstance(body, MemorySampled)
+            else body
+            for body in run
+        ],
+    ),
+    Case(
+        "memory counted in KiB",
+        "INDETERMINATE",
+        {"memory.mirror-unknown"},
+        run=sampled("closing", rss_anon=measured(300 * MIB, "KiB", "status")),
+    ),
+    Case(
+        "resident banks of which the kernel knows no page",
+        "FAIL",
+        {"materialization.claim-contradicted", "memory.mirror-unknown"},
+        run=grown("rss_shmem", -(272 * MIB + 256)),
     ),
     Case(
         "the adapter reports unplanned bytes as a word",

@@ -13,9 +13,19 @@ from ledger.bodies import (
     ReleaseAuthorized,
     ReleaseRefused,
 )
-from tests.builders.runs import changed, inserted, materialized, moved
+from tests.builders.runs import changed, inserted, materialized, moved, size
 from tests.ledger.judge_cases.case import BUFFERS, MIB, STAGE, UNKNOWN, WEIGHTS, Bodies, Case, probe
-from tests.ledger.judge_cases.steps import PLAN, added, chain, owner_holds, reclaimed, released, removed, repeated
+from tests.ledger.judge_cases.steps import (
+    PLAN,
+    added,
+    chain,
+    grown,
+    owner_holds,
+    reclaimed,
+    released,
+    removed,
+    repeated,
+)
 
 NO_RELEASE = [removed(MaterializationReleased), removed(ReclamationObserved), removed(ReleaseAuthorized)]
 
@@ -38,13 +48,13 @@ STAGINGS = [
     Case(
         "staging is still there at the end",
         "FAIL",
-        {"staging.not-released", "materialization.forbidden"},
+        {"materialization.not-live", "staging.not-released", "materialization.forbidden"},
         run=chain(*NO_RELEASE),
     ),
     Case(
         "the release was refused, and staging kept",
         "FAIL",
-        {"staging.not-released", "materialization.forbidden"},
+        {"materialization.not-live", "staging.not-released", "materialization.forbidden"},
         run=chain(
             *NO_RELEASE,
             added(
@@ -123,7 +133,7 @@ STAGINGS = [
         run=lambda run: [
             body.model_copy(
                 update={
-                    "census": body.census.model_copy(update={"by_owner": {**body.census.by_owner, STAGE: probe(4096)}})
+                    "census": body.census.model_copy(update={"by_owner": {**body.census.by_owner, STAGE: size(4096)}})
                 }
             )
             if isinstance(body, MemorySampled) and body.label == "closing" and body.census
@@ -152,13 +162,13 @@ STAGINGS = [
     Case(
         "staging came back after its release",
         "FAIL",
-        {"staging.rematerialized", "materialization.forbidden"},
+        {"materialization.not-live", "staging.rematerialized", "materialization.forbidden"},
         run=added(materialized(PLAN, PLAN.materializations[STAGE]), AuthorityEstablished),
     ),
     Case(
         "staging was seen live after its release",
         "FAIL",
-        {"staging.rematerialized", "materialization.forbidden"},
+        {"materialization.not-live", "staging.rematerialized", "materialization.forbidden"},
         run=lambda run: inserted(
             run,
             [b for b in run if isinstance(b, MaterializationObserved) and b.materialization_id == STAGE],
@@ -179,7 +189,10 @@ STAGINGS = [
         "the census just after the release still finds it alive",
         "FAIL",
         {"staging.owner-alive"},
-        run=owner_holds(STAGE, 256 * MIB, f"after-release:{STAGE}"),
+        run=chain(
+            grown("rss_anon", 256 * MIB, f"after-release:{STAGE}"),
+            owner_holds(STAGE, 256 * MIB, f"after-release:{STAGE}"),
+        ),
     ),
     Case(
         "released only after the last decode",

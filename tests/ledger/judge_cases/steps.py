@@ -24,6 +24,7 @@ from ledger.bodies import (
     SourceWatched,
 )
 from tests.builders.runs import address_range, changed, inserted, materialized, small_plan, with_values, without
+from tests.builders.runs import size as bytes_seen
 from tests.ledger.judge_cases.case import BUFFERS, STAGE, Bodies, probe
 
 PASS: set[str] = set()
@@ -84,15 +85,20 @@ def at_the_end(change: dict[str, Any]):
     return apply
 
 
-def grown(key: str, size: int):
-    """The process tree holds `size` bytes more of one class at the end."""
+def grown(key: str, size: int, *labels: str):
+    """The process tree holds `size` bytes more of one class at the end, or at those samples, in every figure that counts
+    them."""
 
     def apply(run: Bodies) -> Bodies:
-        for label in ("after-decode", "closing"):
-            index = next(i for i, body in enumerate(run) if isinstance(body, MemorySampled) and body.label == label)
-            figures = run[index].process
-            more = {f"process/{name}": probe(figures[name].value + size) for name in (key, "tree_sum")}
-            run = changed(run, MemorySampled, more, label=label)
+        for label in labels or ("after-decode", "closing"):
+            counted = {key, "tree_sum", *(("vm_rss", "vm_hwm") if key.startswith("rss_") else ())}
+            for index, body in enumerate(run):
+                if isinstance(body, MemorySampled) and body.label == label:
+                    more = {f"process/{name}": probe(body.process[name].value + size) for name in counted}
+                    run = [*run[:index], with_values(body, more), *run[index + 1 :]]
+                if isinstance(body, ReclamationObserved) and label in (body.phase, f"{body.phase}:{STAGE}"):
+                    more = {"tree_after": probe(body.tree_after.value + size)}
+                    run = [*run[:index], with_values(body, more), *run[index + 1 :]]
         return run
 
     return apply
@@ -292,7 +298,9 @@ def owner_holds(name: str, size: int, *labels: str):
         return [
             body.model_copy(
                 update={
-                    "census": body.census.model_copy(update={"by_owner": {**body.census.by_owner, name: probe(size)}})
+                    "census": body.census.model_copy(
+                        update={"by_owner": {**body.census.by_owner, name: bytes_seen(size)}}
+                    )
                 }
             )
             if isinstance(body, MemorySampled) and body.label in labels and body.census is not None
