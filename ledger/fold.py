@@ -70,6 +70,7 @@ from ledger.run_state import (
     Said,
     Seen,
     copied,
+    is_digest,
     trust,
 )
 
@@ -341,7 +342,10 @@ def _observed(state: RunState, sequence: int, body: MaterializationObserved) -> 
 
 
 def _digest(measurement: Measurement | None) -> str | None:
-    return str(measurement.value) if measurement is not None and trust(measurement) == "observed" else None
+    """The digest that somebody looked for; null where what was seen is none."""
+    if measurement is None or trust(measurement) != "observed" or not is_digest(measurement):
+        return None
+    return str(measurement.value)
 
 
 def _skipped(state: RunState, sequence: int, body: MaterializationSkipped) -> None:
@@ -478,7 +482,7 @@ def _add_digest(found: DecodeState, kept: dict[str, int], sequence: int, digest:
         found.digest_declared = sequence
     if value in kept and source in BELIEVED:
         return
-    if trust(digest) in ("unknown", "claimed"):
+    if trust(digest) in ("unknown", "claimed") or (source in OBSERVERS and not is_digest(digest)):
         found.digest_unknown = sequence if found.digest_unknown is None else found.digest_unknown
     elif len(kept) < KEPT:
         kept.setdefault(str(value), sequence)

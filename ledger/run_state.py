@@ -6,6 +6,7 @@ of many figures the lowest, the highest and the first that is not known.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -106,6 +107,14 @@ def trust(measurement: Measurement, unit: str | None = None) -> Trust:
     if measurement.status == "measured" and measurement.source in ("probe", "witness"):
         return "observed"
     return "declared"
+
+
+def is_digest(measurement: Measurement) -> bool:
+    """Its value reads as a SHA-256 digest: another word compares as equal to itself, and says nothing of any bytes."""
+    return isinstance(measurement.value, str) and _DIGEST.fullmatch(measurement.value) is not None
+
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Figure(NamedTuple):

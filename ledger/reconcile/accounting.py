@@ -122,8 +122,10 @@ def reported_unplanned(state: RunState) -> dict[str, int | float]:
 
 
 def named(plan: Plan, state: RunState, owner: str) -> bool:
-    """A census owner that the plan has and that events name, or evidence kept deliberately."""
-    return owner.startswith(EVIDENCE_PREFIX) or (owner in plan.materializations and owner in state.materializations)
+    """A census owner that the plan has and that events made or saw, or evidence kept deliberately."""
+    return owner.startswith(EVIDENCE_PREFIX) or (
+        owner in plan.materializations and exists(state.materializations.get(owner))
+    )
 
 
 def has_device(plan: Plan) -> bool:

@@ -9,7 +9,7 @@ from ledger.fold import Extremes, MaterializationState, RunState, trust
 from ledger.measurement import Measurement
 from ledger.plan import Plan
 from ledger.reconcile.reading import known, persistent, planned_in_order
-from ledger.run_state import READ_AT_EACH_SAMPLE
+from ledger.run_state import READ_AT_EACH_SAMPLE, is_digest
 
 LEVELS: tuple[Assurance, ...] = ("declared", "observed", "content-verified")
 
@@ -46,7 +46,7 @@ def _verified(body: MaterializationObserved) -> bool:
     source, resident = body.source_digest, body.resident_digest
     if source is None or resident is None or trust(source) != "observed" or trust(resident) != "observed":
         return False
-    return source.value == resident.value
+    return source.value == resident.value and is_digest(source)
 
 
 def overall(plan: Plan, state: RunState) -> Assurance:

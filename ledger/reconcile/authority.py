@@ -22,10 +22,11 @@ def _established(plan: Plan, state: RunState) -> Iterator[tuple[Authority, Seen[
 
 @declare(AUTHORITY, "authority.missing")
 def authority_is_established(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """For each planned authority one was established.
+    """For each planned authority one was established, before the first decode.
 
-    Mutable state that nobody defines is anybody's.
+    Mutable state that nobody defines is anybody's, and a decode changes it.
     """
+    decodes = [found.first for found in state.decodes.values() if found.first is not None]
     for planned in plan.document.authorities:
         if not state.authorities.get(planned.logical_state_id):
             yield finding(
@@ -34,6 +35,14 @@ def authority_is_established(plan: Plan, state: RunState) -> Iterator[Finding]:
                 expected=planned.lineage,
                 observed="not established",
                 unknown=unfinished(state),
+            )
+        elif decodes and (first := state.authorities[planned.logical_state_id][0].sequence) > min(decodes):
+            yield finding(
+                "authority.missing",
+                planned.logical_state_id,
+                expected="established before the first decode",
+                observed="established after it",
+                events=[min(decodes), first],
             )
 
 

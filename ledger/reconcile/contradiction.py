@@ -16,6 +16,9 @@ from ledger.run_state import BYTES, DEMANDED_LABELS, STANDING_LABELS
 COMPARED = ("tree_sum", "rss_anon", "rss_shmem", "checkpoint_mappings")
 """Figures of the process tree that both sides take at a sample of the same label (bytes)."""
 
+WATCHED_BY_BOTH = ("tree_accesses", "mapped_files", "open_descriptors")
+"""Figures of the watch of which a witness sees no more than the run's own probes, unless somebody looked away."""
+
 CODE = "materialization.claim-contradicted"
 
 
@@ -61,13 +64,23 @@ def witness_contradictions(plan: Plan, state: RunState, witness: RunState) -> It
                             observed={key: right, "witness": by, "sequence": other.sequence},
                             events=[mine.sequence],
                         )
-    claimed, watched = _most_accesses(state), _most_accesses(witness)
-    if claimed is not None and watched is not None and watched.value > claimed.value:
+    for what in WATCHED_BY_BOTH:
+        claimed, watched = _most(state, what), _most(witness, what)
+        if claimed is not None and watched is not None and watched.value > claimed.value:
+            yield finding(
+                CODE,
+                "checkpoint",
+                expected={what: claimed.value},
+                observed={what: watched.value, "witness": by, "sequence": watched.sequence},
+                events=[claimed.sequence],
+            )
+    claimed, accesses = _most(state, "tree_accesses"), witness.source_accesses.kept.get("tree")
+    if claimed is not None and claimed.value == 0 and accesses:
         yield finding(
             CODE,
-            "checkpoint",
-            expected={"tree_accesses": claimed.value},
-            observed={"tree_accesses": watched.value, "witness": by, "sequence": watched.sequence},
+            "checkpoint accesses",
+            expected={"tree_accesses": 0},
+            observed={"source.accessed": len(accesses), "witness": by, "sequence": accesses[0].sequence},
             events=[claimed.sequence],
         )
 
@@ -165,6 +178,6 @@ def _together(one: MaterializationState, other: MaterializationState) -> bool:
     )
 
 
-def _most_accesses(state: RunState) -> Figure | None:
-    accesses = state.watch.get("tree_accesses")
-    return accesses.high if accesses is not None else None
+def _most(state: RunState, what: str) -> Figure | None:
+    figures = state.watch.get(what)
+    return figures.high if figures is not None else None

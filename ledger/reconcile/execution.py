@@ -97,7 +97,7 @@ def only_planned_executions(plan: Plan, state: RunState) -> Iterator[Finding]:
 @declare(EXECUTION, "execution.state-not-live")
 def required_state_is_live_at_activation(plan: Plan, state: RunState) -> Iterator[Finding]:
     """At activation each required unit was bound to state observed live, on a resource and in a form the plan allows;
-    and whatever else was bound was there, where the activation says.
+    and whatever else was bound was there, where the activation says. What was bound stayed until the last decode.
 
     Execution that begins on state which is not there yet, or no longer, reads something else.
     """
@@ -145,6 +145,28 @@ def required_state_is_live_at_activation(plan: Plan, state: RunState) -> Iterato
                 observed=dict(sorted(astray.items())),
                 events=[seen.sequence],
             )
+        if given_up := _given_up(state, seen):
+            yield finding(
+                "execution.state-not-live",
+                planned.id,
+                expected="bound until the last decode",
+                observed=dict.fromkeys(sorted(given_up), "released before it"),
+                events=[seen.sequence, *given_up.values()],
+            )
+
+
+def _given_up(state: RunState, seen: Seen[ExecutionActivated]) -> dict[str, int]:
+    """What was bound, and released while decodes were still to come -> the release."""
+    last = state.last_decode
+    return {
+        item.materialization_id: found.released[0].sequence
+        for item in seen.body.state
+        if last is not None
+        and (found := state.materializations.get(item.materialization_id)) is not None
+        and found.released
+        and there_at(found, seen.sequence)
+        and not there_at(found, last)
+    }
 
 
 def _there(state: RunState, name: str, sequence: int) -> bool:

@@ -255,7 +255,7 @@ def _gaps(seen: Seen | None, keys: tuple[str, ...], *, census: bool) -> dict[str
 @declare(MEMORY, "memory.device-residue-unknown")
 def device_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
     """What a device holds more than at the baseline is explained by live owners, from the first release on, within the
-    plan's unattributed bytes.
+    plan's unattributed bytes; nor do owners have more there than it grew by.
 
     Where the plan uses a device, its allocator was read at every sample, and at the baseline, after decode and at the end
     at least. Residue that no owner explains is reported, never dropped.
@@ -298,11 +298,16 @@ def device_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]
                     observed="not known",
                     events=events,
                 )
-            elif figures.unexplained > plan.unattributed_bytes:
+                continue
+            grown = max(figures.allocated or 0, figures.process or 0)
+            too_little = figures.explained - grown > plan.unattributed_bytes
+            if figures.unexplained > plan.unattributed_bytes or too_little:
                 yield finding(
                     "memory.device-residue-unknown",
                     f"{label} {device}",
-                    expected=f"at most {plan.unattributed_bytes}",
+                    expected=f"at least {figures.explained}, which owners have"
+                    if too_little
+                    else f"at most {plan.unattributed_bytes}",
                     observed=figures._asdict(),
                     events=events,
                 )

@@ -80,8 +80,8 @@ def pages_grown(baseline: MemorySampled, seen: MemorySampled, keys: tuple[str, .
 
 class Residue(NamedTuple):
     """Bytes that one device holds more than at the baseline, by its allocator and by the driver's view of the process,
-    what live owners explain, and the larger rest; null where the allocator was not read, or says it has more than it took
-    from the driver, or than the driver gave."""
+    what live owners have there, and the larger rest; null where the allocator was not read, or says it has more than it
+    took from the driver, or than the driver gave."""
 
     allocated: int | float | None
     process: int | float | None

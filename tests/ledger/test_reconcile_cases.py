@@ -9,7 +9,7 @@ import pytest
 from ledger.reconcile import INVARIANTS
 from tests.builders.runs import CONFIG_DIGEST
 from tests.ledger.judge_cases.authorities import AUTHORITIES
-from tests.ledger.judge_cases.case import WEIGHTS, Bodies, Case, declared, judged
+from tests.ledger.judge_cases.case import WEIGHTS, Bodies, Case, declared, judged, probe
 from tests.ledger.judge_cases.clean import CLEAN
 from tests.ledger.judge_cases.decodes import DECODES
 from tests.ledger.judge_cases.environments import ENVIRONMENTS
@@ -23,7 +23,9 @@ from tests.ledger.judge_cases.steps import (
     activation,
     at_the_end,
     decode,
+    digest,
     looked_again,
+    observed,
     opening,
     reclaimed,
     released,
@@ -74,6 +76,8 @@ def test_every_code_has_a_case() -> None:
     ("told", "assurance"),
     [
         (lambda run: run, "observed"),
+        (observed(WEIGHTS, source_digest=probe(digest("aa")), resident_digest=probe(digest("aa"))), "content-verified"),
+        (observed(WEIGHTS, source_digest=probe("none"), resident_digest=probe("none")), "observed"),
         (decode({"output.exact": declared(1)}, repetition=2), "declared"),
         (decode({"plan_lookups": declared(0)}, repetition=2), "declared"),
         (released(owners_alive=declared(0)), "declared"),

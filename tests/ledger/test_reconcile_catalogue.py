@@ -83,8 +83,8 @@ def verified(bodies: Bodies, name: str) -> Bodies:
         bodies,
         MaterializationObserved,
         {
-            "source_digest": measured("sha256:aa", None, "sha256"),
-            "resident_digest": measured("sha256:aa", None, "sha256"),
+            "source_digest": measured("sha256:" + "aa" * 32, None, "sha256"),
+            "resident_digest": measured("sha256:" + "aa" * 32, None, "sha256"),
         },
         materialization_id=name,
     )

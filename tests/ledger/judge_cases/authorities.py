@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger.bodies import AddressRange, AuthorityEstablished, ExecutionActivated, MaterializationStarted
+from ledger.bodies import AddressRange, AuthorityEstablished, DecodeRan, ExecutionActivated, MaterializationStarted
 from tests.builders.runs import changed, inserted, moved
 from tests.ledger.judge_cases.case import BASELINE, STAGE, UNKNOWN, Case, declared, probe
 from tests.ledger.judge_cases.steps import authority, removed
@@ -75,5 +75,11 @@ AUTHORITIES = [
         "INDETERMINATE",
         {"authority.not-observed"},
         run=lambda run: changed(run, AuthorityEstablished, {"owner_range.length": 1}),
+    ),
+    Case(
+        "established when a decode had changed the state",
+        "FAIL",
+        {"authority.missing"},
+        run=lambda run: moved(run, AuthorityEstablished, before=DecodeRan, where={"repetition": 0}),
     ),
 ]

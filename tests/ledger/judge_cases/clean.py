@@ -12,6 +12,7 @@ from tests.ledger.judge_cases.steps import (
     chain,
     correctness,
     decode,
+    digest,
     expects,
     grown,
     never_realised,
@@ -65,7 +66,7 @@ CLEAN = [
         "source and resident digests agree",
         "PASS",
         PASS,
-        run=observed(WEIGHTS, source_digest=probe("sha256:aa"), resident_digest=probe("sha256:aa")),
+        run=observed(WEIGHTS, source_digest=probe(digest("aa")), resident_digest=probe(digest("aa"))),
     ),
     Case("host memory grew by less than the noise", "PASS", PASS, run=grown("rss_anon", 40 * MIB)),
     Case(

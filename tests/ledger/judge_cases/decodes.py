@@ -235,4 +235,11 @@ DECODES = [
         {"run.incomplete"},
         run=repeated(ReferenceBound, {"digest": probe("sha256:" + "13" * 32)}, at=3, total=5),
     ),
+    Case(
+        "a word in place of the output's digest, the same each time",
+        "INDETERMINATE",
+        {"decode.not-repeatable"},
+        run=decode({"output_digest": probe("none")}),
+        unknown={"decode.not-repeatable"},
+    ),
 ]

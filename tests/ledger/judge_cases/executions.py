@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from ledger.bodies import AuthorityEstablished, BoundState, DecodeRan, ExecutionActivated, MaterializationObserved
+from ledger.bodies import (
+    AuthorityEstablished,
+    BoundState,
+    DecodeRan,
+    ExecutionActivated,
+    MaterializationObserved,
+    MemorySampled,
+)
 from tests.builders.runs import changed, inserted, moved
-from tests.ledger.judge_cases.case import CACHE, STAGE, UNKNOWN, Case, probe
+from tests.ledger.judge_cases.case import CACHE, STAGE, UNKNOWN, Bodies, Case, probe
 from tests.ledger.judge_cases.steps import activation, chain, removed
+
+
+def _bound(run: Bodies) -> list[BoundState]:
+    return next(body.state for body in run if isinstance(body, ExecutionActivated))
+
+
+STAGED = BoundState(logical_state_id="state.weights", materialization_id=STAGE, memory_resource_id="node-a.ram")
 
 EXECUTIONS = [
     Case(
@@ -111,5 +125,19 @@ EXECUTIONS = [
             else body
             for body in run
         ],
+    ),
+    Case(
+        "bound to staging as well, which is released before decode",
+        "FAIL",
+        {"execution.state-not-live"},
+        run=chain(
+            lambda run: changed(run, ExecutionActivated, {"state": [*_bound(run), STAGED]}),
+            lambda run: moved(
+                run,
+                ExecutionActivated,
+                before=MemorySampled,
+                where={"label": f"before-release:{STAGE}"},
+            ),
+        ),
     ),
 ]

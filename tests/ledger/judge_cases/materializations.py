@@ -37,6 +37,7 @@ from tests.ledger.judge_cases.steps import (
     added,
     both,
     chain,
+    digest,
     grown,
     looked_again,
     never_realised,
@@ -338,13 +339,13 @@ MATERIALIZATIONS = [
         "one flipped byte in a bank",
         "FAIL",
         {"materialization.content-mismatch"},
-        run=observed(WEIGHTS, source_digest=probe("sha256:aa"), resident_digest=probe("sha256:ab")),
+        run=observed(WEIGHTS, source_digest=probe(digest("aa")), resident_digest=probe(digest("ab"))),
     ),
     Case(
         "the resident bytes could not be read back",
         "INDETERMINATE",
         {"materialization.content-mismatch"},
-        run=observed(WEIGHTS, source_digest=probe("sha256:aa"), resident_digest=UNKNOWN),
+        run=observed(WEIGHTS, source_digest=probe(digest("aa")), resident_digest=UNKNOWN),
         unknown={"materialization.content-mismatch"},
     ),
     Case(
@@ -453,7 +454,10 @@ MATERIALIZATIONS = [
         {"run.incomplete"},
         run=looked_again(
             WEIGHTS,
-            *({"source_digest": probe(f"s{n}"), "resident_digest": probe(f"s{n % 4}")} for n in range(6)),
+            *(
+                {"source_digest": probe(digest(f"0{n}")), "resident_digest": probe(digest(f"0{n % 4}"))}
+                for n in range(6)
+            ),
         ),
     ),
 ]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from ledger.bodies import (
     AuthorityEstablished,
     ExecutionActivated,
+    MaterializationSkipped,
     MemorySampled,
     ReclamationObserved,
+    ReleaseAuthorized,
     RunClosed,
     SourceWatched,
 )
@@ -15,12 +17,14 @@ from tests.builders.runs import GIB, changed, inserted, moved, size, with_values
 from tests.ledger.judge_cases.case import CACHE, MIB, STAGE, UNKNOWN, WEIGHTS, Case, claim, probe
 from tests.ledger.judge_cases.steps import (
     PASS,
+    added,
     at_the_end,
     capacity,
     chain,
     environment,
     expects,
     grown,
+    never_realised,
     optional_cache,
     owner_holds,
     part,
@@ -427,5 +431,32 @@ MEMORIES = [
         {"memory.unplanned-persistent"},
         run=realized(WEIGHTS, unplanned_bytes=claim("none")),
         unknown={"memory.unplanned-persistent"},
+    ),
+    Case(
+        "a skipped cache that is alive all the same",
+        "FAIL",
+        {"memory.unplanned-persistent", "memory.expectation-mismatch"},
+        plan=optional_cache,
+        run=chain(
+            never_realised("mat.cache"),
+            added(MaterializationSkipped(materialization_id="mat.cache", reason="no room"), ReleaseAuthorized),
+            owner_holds("mat.cache", 4096, "after-decode", "closing"),
+        ),
+    ),
+    Case(
+        "owners on a device that holds no more than before",
+        "INDETERMINATE",
+        {"memory.device-residue-unknown"},
+        device="gpu",
+        run=lambda run: changed(
+            run,
+            MemorySampled,
+            {
+                "cuda/cuda:0.allocated": probe(0),
+                "cuda/cuda:0.reserved": probe(0),
+                "cuda/cuda:0.peak": probe(0),
+                "cuda/cuda:0.process": probe(500 * MIB),
+            },
+        ),
     ),
 ]

@@ -104,6 +104,11 @@ def grown(key: str, size: int, *labels: str):
     return apply
 
 
+def digest(pair: str) -> str:
+    """The digest of those two hexadecimal digits, over and over."""
+    return "sha256:" + pair * 32
+
+
 def decode(change: dict[str, Any], **which: Any):
     return lambda run: changed(run, DecodeRan, change, **which)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ledger.bodies import EnvironmentObserved, MemorySampled, RunClosed, RunOpened, SourceWatched
 from tests.builders.runs import changed
 from tests.ledger.judge_cases.case import MIB, Bodies, Case, probe
-from tests.ledger.judge_cases.steps import at_the_end, chain
+from tests.ledger.judge_cases.steps import accessed, added, at_the_end, chain, watch
 
 
 def from_outside(run: Bodies) -> Bodies:
@@ -47,5 +47,23 @@ WITNESSES = [
             from_outside,
         ),
         unknown=SEEN_FROM_OUTSIDE,
+    ),
+    Case(
+        "the witness saw the tree open the checkpoint, and did not count it",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=added(accessed("tree"), RunClosed),
+    ),
+    Case(
+        "the witness saw the checkpoint still mapped",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=watch(mapped_files=probe(1)),
+    ),
+    Case(
+        "the witness saw the checkpoint held open",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=watch(open_descriptors=probe(1)),
     ),
 ]
