@@ -127,7 +127,10 @@ def _measurements(value: Measurement) -> Iterator[tuple[str, Measurement]]:
     if value.value is None:
         yield "known", now(value="something", status="measured", detail=None)
         return
-    if isinstance(value.value, str):
+    if isinstance(value.value, str) and value.value.startswith("sha256:"):
+        yield "other", now(value="sha256:" + "b0" * 32)
+        yield "a word", now(value="none")
+    elif isinstance(value.value, str):
         yield "other", now(value=f"other {value.value}")
     else:
         yield "near", now(value=value.value + 1)
