@@ -37,19 +37,18 @@ def witnessed_parts(state: RunState) -> Iterator[RenderableType]:
     sample = seen.body
     processes = by_process(sample)
     names = [name if fact in COUNTS else in_bytes(name) for fact, name in SHOWN]
-    rows = []
-    others: list[tuple[object, ...]] = []
+    rows, unread = [], []
     for pid, facts in processes.items():
         unknown = [name for name, figure in facts.items() if not figure.known]
         devices = ", ".join(f"{device} {measured(figure)}" for device, figure in on_devices(sample, pid).items())
-        rows.append((str(pid), measured(facts.get("command")), *(measured(facts.get(fact)) for fact, _ in SHOWN)))
-        others.append(
-            (str(pid), devices or "none seen", cell(", ".join(unknown) or "nothing", "yellow" if unknown else ""))
-        )
+        figures = (measured(facts.get(fact)) for fact, _ in SHOWN)
+        unknowns = cell(len(unknown), "yellow" if unknown else "")
+        rows.append((str(pid), measured(facts.get("command")), devices or "none", *figures, unknowns))
+        if unknown:
+            unread.append(joined((f"not known of {pid}:", "yellow"), ", ".join(unknown), separator=" "))
     yield from ("", heading("Processes"))
-    yield table(("process", "command", *names), rows, right=names)
-    yield ""
-    yield table(("process", "devices", "not known"), others)
+    yield table(("pid", "command", "devices", *names, "unknown"), rows, right=(*names, "unknown"))
+    yield from unread
     for reason in reasons(sample, processes):
         yield joined(("not known:", "yellow"), reason, separator=" ")
     if sample.mapped_files:

@@ -134,7 +134,7 @@ def test_without_a_plan_nothing_is_judged_and_the_facts_are_told(tally: Tally, t
     assert told.code == 0
     assert "NOT JUDGED" in told.out
     (line,) = [line for line in told.out.splitlines() if line.startswith(str(engine.pid))]
-    assert line.split()[-3:] == ["1", "2", "nothing"], "one mapping, two descriptors, nothing that could not be read"
+    assert line.split()[-3:] == ["1", "2", "0"], "one mapping, two descriptors, nothing that could not be read"
     assert str(checkpoint / "model.gguf") in told.out
 
 
