@@ -39,7 +39,8 @@ def validate(
 ) -> Validation:
     """Every reason why the plan cannot be carried out here.
 
-    `adapter` null means the one that the plan names. `reference_digest` is that of the fixture at hand, or null.
+    `adapter` null means the one that the plan names; another than that is a violation. `reference_digest` is that of the
+    fixture at hand, or null.
     """
     plan = handle.plan
     violations = list(check_plan(plan))
@@ -54,6 +55,10 @@ def validate(
     try:
         adapter = adapter or adapter_for(plan)
         answers.require_members(adapter)
+        planned = plan.document.adapter
+        if planned is not None and planned.name != adapter.name:
+            other = f"adapter {adapter.name!r} was asked for; the plan names {planned.name!r}"
+            violations.append(Violation(code="adapter.not-planned", subject="plan", message=other))
         why = answers.unsupported(adapter, checkpoint)
         if why is not None:
             violations.append(Violation(code="adapter.unsupported", subject=adapter.name, message=why))

@@ -260,10 +260,10 @@ def machine_holds_the_plan(plan: Plan, state: RunState) -> Iterator[Finding]:
 @declare(ENVIRONMENT, "environment.model-mismatch")
 def checkpoint_is_the_planned_one(plan: Plan, state: RunState) -> Iterator[Finding]:
     """The checkpoint is the planned model at the planned revision, with the planned config, tensor headers and files, and
-    no others.
+    no others; the adapter that realises it is the one that the plan names.
 
-    Repository and revision may be unknown for a local directory: then the planned digests must settle it, and where the
-    plan has none, whether it is the same model is unknown.
+    Another adapter knows another model by the same keys. Repository and revision may be unknown for a local directory:
+    then the planned digests must settle it, and where the plan has none, whether it is the same model is unknown.
     """
     for opening in state.openings:
         model, planned = opening.body.model, plan.document.model
@@ -292,6 +292,22 @@ def checkpoint_is_the_planned_one(plan: Plan, state: RunState) -> Iterator[Findi
                 unknown=not is_known,
             )
         yield from _files(plan, opening)
+        yield from _adapter(plan, opening)
+
+
+def _adapter(plan: Plan, opening: Seen) -> Iterator[Finding]:
+    """Plans of the R1 dialect name none; a witness and an importer have none."""
+    planned, used = plan.document.adapter, opening.body.adapter
+    if planned is None or opening.body.purpose != "realization" or (used is not None and used.name == planned.name):
+        return
+    yield finding(
+        "environment.model-mismatch",
+        "adapter",
+        expected=planned.name,
+        observed=used.name if used is not None else "not recorded",
+        events=[opening.sequence],
+        unknown=used is None,
+    )
 
 
 def _files(plan: Plan, opening: Seen) -> Iterator[Finding]:

@@ -42,7 +42,7 @@ DEFAULT_PROMPT = "The capital of France is"
 @click.option(
     "--reference", type=FileName(), metavar="FILE", help="The reference fixture that decode is compared with."
 )
-@click.option("--adapter", metavar="NAME", help="The adapter; else the one that the plan names.")
+@click.option("--adapter", metavar="NAME", help="The adapter, for a plan that names none.")
 @click.option("--label", "labels", multiple=True, metavar="K=V", help="Recorded with the run; repeatable.")
 @click.option("--challenge", metavar="TEXT", help="A verifier's nonce: shows that the run is no older than it.")
 @click.option("--private", is_flag=True, help="Do not record hostname, user, arguments and directories.")

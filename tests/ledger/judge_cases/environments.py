@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ledger.bodies import EnvironmentObserved, PlanAccepted, RunClosed, RunOpened
+from ledger.body_parts import AdapterIdentity
 from ledger.measurement import measured
 from tests.builders.runs import GIB, changed, moved, with_values
 from tests.ledger.judge_cases.case import MIB, UNKNOWN, Case, declared, probe
@@ -144,6 +145,19 @@ ENVIRONMENTS = [
             else body
             for body in run
         ],
+    ),
+    Case(
+        "another adapter than the planned one realised it",
+        "FAIL",
+        {"environment.model-mismatch"},
+        run=opening(adapter=AdapterIdentity(name="mlp_liar", version="1", distribution=None)),
+    ),
+    Case(
+        "no adapter is recorded where the plan names one",
+        "INDETERMINATE",
+        {"environment.model-mismatch"},
+        run=opening(adapter=None),
+        unknown={"environment.model-mismatch"},
     ),
     Case(
         "a checkpoint file that the plan does not name",
