@@ -91,6 +91,8 @@ def realize(
     chosen = load_adapter(adapter) if adapter else None
     if reference is not None and not Path(reference).is_file():
         raise NotFound(f"reference {reference!r} is not a file", "make one with `tally reference`, or check the path")
+    if prompt is not None:
+        _require_answers(found, chosen)
     with writable_ledger(ledger) as store:
         recorder = recorded.begin(store, found)
         run_id = recorder.run_id
@@ -105,14 +107,15 @@ def realize(
             private=private,
             verify_content=verify_content,
         )
-        say(f"run {run_id}")
         answer: str | None = None
         try:
             with (
                 _terminable(),
                 progress_bars() as progress,
                 _witnessed(witness, recorder, request, ledger) as sink,
-                engine.realize(request, sink=sink, put_blob=store.put_blob, progress=progress) as live,
+                engine.realize(
+                    request, sink=_announced(sink, run_id), put_blob=store.put_blob, progress=progress
+                ) as live,
             ):
                 if prompt is not None:
                     answer = _answer(live, prompt, answer_tokens)
@@ -199,12 +202,36 @@ def _settle(store: Store, plan: Plan, run_id: str, as_json: bool) -> bool:
     return judgement.verdict == "PASS"
 
 
+def _announced(sink: Callable[[Body], Recorded], run_id: str) -> Callable[[Body], Recorded]:
+    """The sink, which says the run's id once its first event is durable: before, no ledger knows it."""
+    told = False
+
+    def record(body: Body) -> Recorded:
+        nonlocal told
+        recorded = sink(body)
+        if not told:
+            told = True
+            say(f"run {run_id}")
+        return recorded
+
+    return record
+
+
+def _require_answers(plan: Plan, chosen: type[Adapter] | None) -> None:
+    """Before anything is recorded. Raises TallyError where the adapter answers no prompts."""
+    from realizer.adapter import adapter_for
+
+    try:
+        adapter = chosen or adapter_for(plan)
+    except TallyError:
+        return  # the run is rejected for it, on the record
+    if getattr(adapter, "answer", None) is None:
+        raise TallyError(f"adapter {adapter.name!r} answers no prompts", "leave --prompt out")
+
+
 def _answer(live: LiveRun, prompt: str, most_tokens: int) -> str:
-    """What the proven model says to the prompt. Raises TallyError where its adapter takes none."""
-    answerer = getattr(live.adapter, "answer", None)
-    if answerer is None:
-        raise TallyError(f"adapter {live.adapter.name!r} answers no prompts", "leave --prompt out")
-    answer: str = answerer(prompt, most_tokens)
+    """What the proven model says to the prompt."""
+    answer: str = live.adapter.answer(prompt, most_tokens)  # type: ignore[attr-defined]  # an adapter may have it
     return answer
 
 

@@ -201,7 +201,9 @@ def _ledger_view(data: bytes, ledger: str, pin: Checkpoint | None) -> LedgerView
 
 def _parts(document: VerificationDocument, shown: str, *, of_ledger: bool) -> Iterator[RenderableType]:
     if not of_ledger and document.checks.signature == "not-checked":
-        yield joined(("NOT AUTHENTICATED", "bold yellow"), "no --key was given: nothing says who made this file")
+        # A file may be refused before its signature is looked at, whatever key was given.
+        why = "its signature was not checked" if document.status == "broken" else "no --key was given"
+        yield joined(("NOT AUTHENTICATED", "bold yellow"), f"{why}: nothing says who made this file")
     yield joined((document.status.upper(), STATUS_STYLES[document.status]), shown)
     if document.verdict is not None:
         line: list[object] = [(document.verdict, VERDICT_STYLES[document.verdict]), f"assurance {document.assurance}"]

@@ -78,6 +78,9 @@ def test_evidence_is_valid_with_its_key_and_not_authenticated_without(
     assert tally("keygen", "-o", "other.pem", "--no-passphrase").code == 0
     assert tally("verify", evidence, "--key", "other.pub").code == 4
     assert "NOT AUTHENTICATED" not in tally("verify", evidence, "--key", "other.pub").out
+    (tmp_path / "cut.json").write_bytes(evidence.read_bytes()[:-1])
+    ran = tally("verify", "cut.json", "--key", "test.pub")
+    assert (ran.code, "its signature was not checked" in ran.out, "no --key" in ran.out) == (4, True, False)
 
 
 def test_verifying_evidence_uses_a_ledger_only_when_told(tally: Tally, evidence: Path, ledger: Path) -> None:

@@ -174,6 +174,13 @@ def test_another_reference_or_model_is_rejected(
     assert "materialization.started" not in types(tiny)
 
 
+def test_another_adapter_than_the_planned_one_is_rejected(tally: Tally, tiny: Path) -> None:
+    ran = tally("realize", "plan.json", "--reference", "reference.safetensors", "--adapter", "qwen3_5_moe")
+    assert ran.code == 3
+    assert "'qwen3_5_moe' was asked for; the plan names 'causal_lm'" in ran.err
+    assert "materialization.started" not in types(tiny)
+
+
 # --- failed -------------------------------------------------------------------------------------------------------
 
 
@@ -220,6 +227,12 @@ def test_an_unknown_adapter_opens_no_run(tally: Tally, tiny: Path) -> None:
     ran = tally("realize", "plan.json", "--adapter", "nonsense")
     assert ran.code == 1
     assert "nonsense" in ran.err
+    assert tally("runs", "--json").json["runs"] == []
+
+
+def test_a_prompt_that_the_adapter_cannot_answer_opens_no_run(tally: Tally, tiny: Path) -> None:
+    ran = tally("realize", "plan.json", "--adapter", "qwen3_5_moe", "--prompt", "Hello")
+    assert (ran.code, ran.error_line) == (1, "tally: adapter 'qwen3_5_moe' answers no prompts (leave --prompt out)")
     assert tally("runs", "--json").json["runs"] == []
 
 

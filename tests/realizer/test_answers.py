@@ -32,7 +32,7 @@ def answering(method: str, answer: Any) -> type[CausalLM]:
         right = getattr(super(made, self), method)(*arguments, **named)
         return answer(right) if callable(answer) else answer
 
-    made: type[CausalLM] = type("Wrong", (CausalLM,), {method: wrong, "name": "wrong"})
+    made: type[CausalLM] = type("Wrong", (CausalLM,), {method: wrong})
     return made
 
 
@@ -52,7 +52,7 @@ def test_an_answer_of_another_type_names_adapter_method_and_what_was_expected(pr
     answer, expected = WRONG[method]
     carried = carry_out(prepared, adapter=answering(method, answer))
     assert isinstance(carried.error, AdapterFault), carried.error
-    assert "'wrong'" in carried.error.message
+    assert "'causal_lm'" in carried.error.message
     assert f"`{method}`" in carried.error.message
     assert expected in carried.error.message
     assert "\n" not in str(carried.error)
@@ -135,7 +135,7 @@ def test_whatever_an_adapter_raises_the_run_is_closed_as_failed(
     carried = carry_out(prepared, adapter=answering(method, give_up))
     assert isinstance(carried.error, AdapterFault)
     assert error.__name__ in carried.error.message
-    assert "'wrong'" in carried.error.message
+    assert "'causal_lm'" in carried.error.message
     assert (carried.types[-1], carried.state.outcome) == ("run.closed", "failed")
     assert ("materialization.failed" in carried.types) is (method == "realize")
 
