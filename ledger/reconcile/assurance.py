@@ -8,6 +8,7 @@ from ledger.bodies import Assurance, MaterializationObserved
 from ledger.fold import Extremes, MaterializationState, RunState, trust
 from ledger.measurement import Measurement
 from ledger.plan import Plan
+from ledger.reconcile.content import content_doubts
 from ledger.reconcile.reading import known, persistent, planned_in_order
 from ledger.run_state import READ_AT_EACH_SAMPLE, is_digest
 
@@ -16,16 +17,18 @@ LEVELS: tuple[Assurance, ...] = ("declared", "observed", "content-verified")
 
 def assurances(plan: Plan, state: RunState) -> dict[str, Assurance]:
     """Assurance of every planned materialization that events speak of."""
+    doubted = {doubt.name for doubt in content_doubts(plan, state)}
     return {
-        planned.id: assurance_of(state.materializations[planned.id])
+        planned.id: assurance_of(state.materializations[planned.id], planned.id in doubted)
         for planned in planned_in_order(plan)
         if planned.id in state.materializations
     }
 
 
-def assurance_of(found: MaterializationState) -> Assurance:
+def assurance_of(found: MaterializationState, doubted: bool = False) -> Assurance:
     """`observed` when every observation was measured by probe or witness, `content-verified` when source and resident
-    digests were measured as well and agree, else `declared`."""
+    digests were measured as well and agree, and no other materialization's digest shows that they cannot be of these bytes
+    (`doubted`), else `declared`."""
     if not found.observed:
         return "declared"
     for seen in found.observed:
@@ -39,7 +42,7 @@ def assurance_of(found: MaterializationState) -> Assurance:
         for said in found.said.get(fact, {})
     ):
         return "declared"
-    return "content-verified" if all(_verified(seen.body) for seen in found.observed) else "observed"
+    return "content-verified" if not doubted and all(_verified(seen.body) for seen in found.observed) else "observed"
 
 
 def _verified(body: MaterializationObserved) -> bool:
@@ -62,12 +65,12 @@ def overall(plan: Plan, state: RunState) -> Assurance:
     ):
         return "declared"
     least = LEVELS.index("content-verified")
+    levels = assurances(plan, state)
     sources = 0
     for planned in persistent(plan):
         if planned.requirement != "required":
             continue
-        found = state.materializations.get(planned.id)
-        level = LEVELS.index(assurance_of(found)) if found is not None else 0
+        level = LEVELS.index(levels.get(planned.id, "declared"))
         unit = plan.units.get(planned.logical_state_id)
         if unit is not None and unit.semantic_class == "immutable_source":
             sources += 1

@@ -18,6 +18,9 @@ from ledger.run_state import BYTES
 
 ENVIRONMENT: list[Invariant] = []
 
+OF_A_DEVICE = ".vram"
+"""What the key of a device's own memory ends with; what stands before it names the device, and its address space."""
+
 
 # --- binding ------------------------------------------------------------------------------------------------------
 
@@ -182,6 +185,16 @@ def bindings_of(
     recorded = state.accepted.body.bindings if state.accepted is not None else {}
     units = bind_compute_units(plan, seen.body, recorded)
     return units, bind_memory_resources(plan, seen.body, units, recorded)
+
+
+def device_spaces(plan: Plan, state: RunState) -> dict[str, str]:
+    """Planned Memory Resource of a device -> the address space of the device that it was bound to, where that is known."""
+    spaces = {}
+    for seen in state.environments:
+        for bound in bindings_of(plan, state, seen)[1].values():
+            if bound.key is not None and bound.key.endswith(OF_A_DEVICE):
+                spaces[bound.plan_id] = bound.key.removesuffix(OF_A_DEVICE)
+    return spaces
 
 
 # --- invariants ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,9 @@ from ledger.documents import Finding
 from ledger.fold import MaterializationState, RunState, Seen, trust
 from ledger.plan import Materialization, Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding
+from ledger.reconcile.content import content_doubts
 from ledger.reconcile.contradiction import page_contradictions, range_contradictions, witness_contradictions
+from ledger.reconcile.environment import device_spaces
 from ledger.reconcile.reading import (
     each_found,
     exists,
@@ -119,14 +121,27 @@ def unit_is_the_planned_one(plan: Plan, state: RunState) -> Iterator[Finding]:
 
 @declare(MATERIALIZATION, "materialization.resource-mismatch")
 def resource_is_the_planned_one(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """Every event gives a materialization the planned Memory Resource, the claim as well as the observation.
+    """Every event gives a materialization the planned Memory Resource, the claim as well as the observation, and a range
+    on a device is on the one that the run bound that resource to.
 
     Where state lies is what the plan is about.
     """
+    bound = device_spaces(plan, state)
     for planned, found in each_found(plan, state):
         yield from _mismatches(
             "materialization.resource-mismatch", planned, found, "resource", planned.memory_resource_id
         )
+        there = bound.get(planned.memory_resource_id)
+        for seen in found.observed if there is not None else []:
+            elsewhere = sorted({one.space for one in seen.body.ranges} - {there})
+            if elsewhere:
+                yield finding(
+                    "materialization.resource-mismatch",
+                    planned.id,
+                    expected=f"ranges on {there}",
+                    observed=elsewhere,
+                    events=[seen.sequence],
+                )
 
 
 @declare(MATERIALIZATION, "materialization.representation-mismatch")
@@ -357,7 +372,8 @@ def _agree(said: set[Any], looked: set[Any], tolerance: int | None) -> bool:
 
 @declare(MATERIALIZATION, "materialization.content-mismatch")
 def resident_bytes_are_the_source_bytes(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """Where content was verified, the digest of the resident bytes read back is the one that the source bytes give.
+    """Where content was verified, the digest of the resident bytes read back is the one that the source bytes give; of one
+    unit in one layout, wherever it lies, that is one digest, and no digest is of two different sizes.
 
     The right number of wrong bytes decodes to something else. Half a verification settles nothing, and is unknown.
     """
@@ -373,6 +389,14 @@ def resident_bytes_are_the_source_bytes(plan: Plan, state: RunState) -> Iterator
                     events=[event],
                     unknown=source is None or resident is None,
                 )
+    for doubt in content_doubts(plan, state):
+        yield finding(
+            "materialization.content-mismatch",
+            doubt.name,
+            expected=doubt.expected,
+            observed=doubt.observed,
+            events=doubt.events,
+        )
 
 
 @declare(MATERIALIZATION, "materialization.forbidden")

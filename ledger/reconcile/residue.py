@@ -80,8 +80,8 @@ def pages_grown(baseline: MemorySampled, seen: MemorySampled, keys: tuple[str, .
 
 class Residue(NamedTuple):
     """Bytes that one device holds more than at the baseline, by its allocator and by the driver's view of the process,
-    what live owners have there, and the larger rest; null where the allocator was not read, or says it has more than it
-    took from the driver, or than the driver gave."""
+    what live owners have there, and the larger rest; null where the allocator was not read (owners on a device that no
+    sample covers), or says it has more than it took from the driver, or than the driver gave."""
 
     allocated: int | float | None
     process: int | float | None
@@ -100,7 +100,8 @@ def device_residues(plan: Plan, state: RunState, seen: Seen[MemorySampled]) -> d
     if not devices or number(census.unowned_device_bytes) is None:
         return None
     owned = _owned_by_device(plan, state, census, devices)
-    return {
+    unsampled = {device: Residue(None, None, size, None) for device, size in owned.items() if device not in devices}
+    return unsampled | {
         device: max(
             (
                 _residue(baseline.body, seen.body, device, owned.get(device, 0), plan.unattributed_bytes)
@@ -133,16 +134,17 @@ def _grown(before: MemorySampled, now: MemorySampled, key: str) -> int | float |
 
 
 def _owned_by_device(plan: Plan, state: RunState, census: Census, devices: list[str]) -> dict[str, int | float]:
-    """Live bytes of planned and named owners on each device: by the space of their ranges, else on the only device."""
+    """Live bytes of planned and named owners on each device: by the space of their ranges, else on the only device, else
+    on one that is not known."""
     owned: dict[str, int | float] = {}
     for owner, figure in census.by_owner.items():
         found = state.materializations.get(owner)
         if owner.startswith(EVIDENCE_PREFIX) or is_host(plan, place_of(plan, state, owner)):
             continue
         ranges = found.observed[-1].body.ranges if found is not None and found.observed else []
-        device = ranges[0].space if ranges else devices[0] if len(devices) == 1 else None
-        if device is not None:
-            owned[device] = owned.get(device, 0) + (number(figure) or 0)
+        device = ranges[0].space if ranges else devices[0] if len(devices) == 1 else "a device"
+        if held := number(figure):
+            owned[device] = owned.get(device, 0) + held
     return owned
 
 

@@ -9,9 +9,11 @@ import pytest
 from ledger.reconcile import INVARIANTS
 from tests.builders.runs import CONFIG_DIGEST
 from tests.ledger.judge_cases.authorities import AUTHORITIES
-from tests.ledger.judge_cases.case import WEIGHTS, Bodies, Case, declared, judged, probe
+from tests.ledger.judge_cases.case import BUFFERS, STAGE, WEIGHTS, Bodies, Case, declared, judged, probe
 from tests.ledger.judge_cases.clean import CLEAN
+from tests.ledger.judge_cases.contents import CONTENTS
 from tests.ledger.judge_cases.decodes import DECODES
+from tests.ledger.judge_cases.devices import DEVICES
 from tests.ledger.judge_cases.environments import ENVIRONMENTS
 from tests.ledger.judge_cases.executions import EXECUTIONS
 from tests.ledger.judge_cases.materializations import MATERIALIZATIONS
@@ -22,6 +24,7 @@ from tests.ledger.judge_cases.stagings import STAGINGS
 from tests.ledger.judge_cases.steps import (
     activation,
     at_the_end,
+    chain,
     decode,
     digest,
     looked_again,
@@ -30,6 +33,7 @@ from tests.ledger.judge_cases.steps import (
     reclaimed,
     released,
     sampled,
+    verified,
     watch,
 )
 from tests.ledger.judge_cases.witnesses import WITNESSES
@@ -39,6 +43,8 @@ CASES = [
     *PLANS,
     *ENVIRONMENTS,
     *MATERIALIZATIONS,
+    *CONTENTS,
+    *DEVICES,
     *STAGINGS,
     *AUTHORITIES,
     *EXECUTIONS,
@@ -97,6 +103,13 @@ def test_somebodys_word_in_place_of_a_measurement_lowers_the_assurance_of_the_wh
 ) -> None:
     judgement = judged(Case("told", "PASS", set(), run=told))
     assert (judgement.verdict, judgement.assurance) == ("PASS", assurance)
+
+
+@pytest.mark.parametrize("other", [BUFFERS, STAGE])
+def test_digests_that_others_contradict_verify_no_content(other: str) -> None:
+    theirs = digest("aa" if other == BUFFERS else "bb")
+    judgement = judged(Case("told", "FAIL", set(), run=chain(verified(WEIGHTS, digest("aa")), verified(other, theirs))))
+    assert judgement.assurance == judgement.assurances[WEIGHTS] == judgement.assurances[other] == "observed"
 
 
 def test_who_records_a_document_cannot_have_probed() -> None:

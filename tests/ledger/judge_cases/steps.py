@@ -16,6 +16,7 @@ from ledger.bodies import (
     MaterializationReleased,
     MaterializationStarted,
     MemorySampled,
+    PlanAccepted,
     ReclamationObserved,
     ReleaseAuthorized,
     RunClosed,
@@ -25,7 +26,7 @@ from ledger.bodies import (
 )
 from tests.builders.runs import address_range, changed, inserted, materialized, small_plan, with_values, without
 from tests.builders.runs import size as bytes_seen
-from tests.ledger.judge_cases.case import BUFFERS, STAGE, Bodies, probe
+from tests.ledger.judge_cases.case import BUFFERS, MIB, STAGE, Bodies, probe
 
 PASS: set[str] = set()
 PLAN = small_plan()
@@ -312,5 +313,64 @@ def owner_holds(name: str, size: int, *labels: str):
             else body
             for body in run
         ]
+
+    return apply
+
+
+def verified(name: str, content: str):
+    """The content of that materialization was verified, and its source and resident bytes have this digest."""
+    return observed(name, source_digest=probe(content), resident_digest=probe(content))
+
+
+def elsewhere_on(device: str):
+    """Whatever lies on a device lies on this one, owners' ranges included."""
+
+    def moved(one: AddressRange) -> AddressRange:
+        return one if one.space == "host" else one.model_copy(update={"space": device})
+
+    def apply(run: Bodies) -> Bodies:
+        return [
+            body.model_copy(update={"ranges": [moved(one) for one in body.ranges]})
+            if isinstance(body, MaterializationObserved)
+            else body.model_copy(update={"owner_range": moved(body.owner_range)})
+            if isinstance(body, AuthorityEstablished) and body.owner_range is not None
+            else body
+            for body in run
+        ]
+
+    return apply
+
+
+def flat_device(device: str):
+    """That device holds what an idle one does, at every sample."""
+    figures = {"allocated": 0, "reserved": 0, "peak": 0, "process": 500 * MIB}
+    return lambda run: changed(
+        run, MemorySampled, {f"cuda/{device}.{name}": probe(value) for name, value in figures.items()}
+    )
+
+
+def bound_to(device: str):
+    """The machine shows its device under this name, and the run bound the plan to that."""
+
+    def renamed(text: str) -> str:
+        return text.replace("cuda:0", device)
+
+    def apply(run: Bodies) -> Bodies:
+        kept: Bodies = []
+        for body in run:
+            if isinstance(body, EnvironmentObserved):
+                units = [
+                    unit.model_copy(
+                        update={"key": renamed(unit.key), "memory_resources": [*map(renamed, unit.memory_resources)]}
+                    )
+                    for unit in body.compute_units
+                ]
+                resources = [one.model_copy(update={"key": renamed(one.key)}) for one in body.memory_resources]
+                body = body.model_copy(update={"compute_units": units, "memory_resources": resources})
+            if isinstance(body, PlanAccepted):
+                bindings = {name: renamed(key) for name, key in body.bindings.items()}
+                body = body.model_copy(update={"bindings": bindings})
+            kept.append(body)
+        return kept
 
     return apply
