@@ -144,6 +144,9 @@ def supersede(run: str, by: str, reason: str, ledger: str, as_json: bool) -> Non
         run_id, other = store.resolve(run), store.resolve(by)
         if run_id == other:
             raise NotFound("a run cannot supersede itself", "name another run with --by")
+        gone = [event.body.by for event in store.events(other) if event.type == RunSuperseded.TYPE]
+        if gone:  # else two runs could supersede each other, and none would stand
+            raise NotFound(f"run {other} is itself superseded by {gone[-1]}", "name the run that stands with --by")
         first = next(store.events(run_id))
         recorded = latecomer(store, run_id, first.node_id)(RunSuperseded(reason=reason, by=other))
     if as_json:

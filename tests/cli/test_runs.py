@@ -227,6 +227,13 @@ def test_supersede_records_a_correction_that_shows_everywhere(tally: Tally, ledg
     assert f"superseded by {SECOND}" in tally("show", FIRST).out
 
 
+def test_two_runs_cannot_supersede_each_other(tally: Tally, ledger: Path) -> None:
+    assert tally("supersede", FIRST, "--by", SECOND, "--reason", "x").code == 0
+    ran = tally("supersede", SECOND, "--by", FIRST, "--reason", "y")
+    assert (ran.code, f"{FIRST} is itself superseded by {SECOND}" in ran.error_line) == (1, True)
+    assert tally("log", SECOND, "--type", "run.superseded", "--jsonl").out == ""
+
+
 def test_a_run_cannot_supersede_itself(tally: Tally, ledger: Path) -> None:
     ran = tally("supersede", FIRST, "--by", FIRST, "--reason", "x")
     assert ran.code == 1
