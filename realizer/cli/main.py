@@ -115,6 +115,7 @@ def tally() -> None:
     """Carry out a frozen plan for loading a model, record every step, and judge it again.
 
     A RUN is a full id, a unique prefix of one, @latest, @latest~N, or an evidence file where that makes sense.
+    @latest leaves out the runs of witnesses: ask for those by id.
 
     \b
     Example:

@@ -29,10 +29,13 @@ INTRODUCTION = """\
 Made from the commands by `python -m realizer.cli.reference_page`; a test holds it current.
 
 A **RUN** is a full id, a unique prefix of one, `@latest`, `@latest~N` (the Nth before it), or an evidence file where
-that makes sense. **The ledger** is `--ledger`, else `TALLY_LEDGER`, else `./tally.db`. Data goes to standard output,
-talk and progress to standard error; bars are drawn on a terminal only. `-` is standard input or output. `--json` prints
-a document with a `format` and raw integers; sizes with units are for terminals. `NO_COLOR` is honoured, and `PAGER` is
-used where a terminal is too small. An error is one line with the next thing to try; `TALLY_DEBUG=1` adds the traceback.
+that makes sense. `@latest` counts realizations and imports in the order in which they were opened, and leaves witnesses
+(`tally observe`) out: ask for those by id. **The ledger** is `--ledger`, else `TALLY_LEDGER`, else `./tally.db`.
+
+Data goes to standard output, talk and progress to standard error; bars are drawn on a terminal only. `-` is standard
+input or output. `--json` prints a document with a `format` and raw integers; sizes with units are for terminals.
+`NO_COLOR` is honoured, and `PAGER` is used where a terminal is too small. An error is one line with the next thing to
+try; `TALLY_DEBUG=1` adds the traceback.
 
 Completion: `eval "$(_TALLY_COMPLETE=bash_source tally)"`, likewise `zsh_source` and `fish_source`.
 """

@@ -76,6 +76,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: dishonest\nVersion: 1\n")
     names = "".join(f"{name.lower()} = dishonest:{name}\n" for name in ("Keeps", "Copies", "Vague"))
+    names += "mlp = tests.docs.stateless:Mlp\n"
     (metadata / "entry_points.txt").write_text(f"[tallystick.adapters]\n{names}")
     return site
 
@@ -136,6 +137,25 @@ def test_a_strangers_adapter_is_found_and_passes_and_dishonest_ones_fail_by_code
     failed = [json.loads(line) for line in log[1].splitlines()]
     (said,) = [event["body"]["message"] for event in failed if event["type"] == "materialization.failed"]
     assert said.startswith("adapter 'vague': `realize` gave back None; expected a Claim")
+
+
+def test_a_model_without_tokens_and_without_state_passes(installed: Path, tmp_path: Path) -> None:
+    from tests.docs.stateless import write_checkpoint
+
+    write_checkpoint(tmp_path / "mlp")
+    drafted, reference, frozen, realized = commands(
+        installed,
+        tmp_path,
+        "plan draft mlp -o draft.json",
+        "reference draft.json --tokens 0,1,2 -o reference.safetensors",
+        "plan freeze draft.json --reference reference.safetensors -o plan.json",
+        "realize plan.json --reference reference.safetensors --verify-content --json",
+    )
+    assert (drafted[0], reference[0], frozen[0]) == (0, 0, 0)
+    document = json.loads(realized[1])
+    assert (document["verdict"], document["assurance"], document["findings"]) == ("PASS", "content-verified", [])
+    assert realized[0] == 0
+    assert json.loads((tmp_path / "plan.json").read_bytes())["authorities"] == []
 
 
 @pytest.mark.parametrize(

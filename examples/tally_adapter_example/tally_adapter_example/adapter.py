@@ -38,6 +38,7 @@ from realizer import (
     pack,
     tensors_of,
 )
+from realizer.decode import expected_tokens
 from tally_adapter_example.model import VOCABULARY, WEIGHTS, Bag, fresh_state
 
 WEIGHTS_UNIT, STATE_UNIT, BASELINE_UNIT = "state.weights", "state.bag", "state.replay-baseline"
@@ -160,7 +161,12 @@ class BagOfBytes(Adapter):
             "decode.input": torch.cat(inputs),
             "decode.output": torch.cat(outputs),
         }
-        made_with = {"made_by": "load_file and Bag", "device": device, "torch": torch.__version__}
+        made_with = {
+            "made_by": "load_file and Bag",
+            "device": device,
+            "torch": torch.__version__,
+            **expected_tokens(logits.argmax(-1).tolist(), fed[1:]),
+        }
         return ReferenceFixture({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, made_with)
 
     # --- a run: before anything is allocated ----------------------------------------------------------------------
