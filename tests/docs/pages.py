@@ -104,7 +104,7 @@ def words(line: str) -> list[str]:
 def unknown(said: list[str], root: click.Group) -> str | None:
     """The first word that the program does not know as a command or option, or None."""
     command: click.Command = root
-    context = click.Context(root, info_name="tally")
+    context = click.Context(root, info_name="tally", **root.context_settings)  # a command keeps the help option it made
     rest = list(said)
     while isinstance(command, click.Group) and rest:
         word = rest[0]

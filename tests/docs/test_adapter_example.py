@@ -107,17 +107,19 @@ def test_a_strangers_adapter_is_found_and_passes_and_dishonest_ones_fail_by_code
 ) -> None:
     sample = [sys.executable, "-m", "tally_adapter_example.sample", "bag"]
     subprocess.run(sample, cwd=tmp_path, env=environment(installed, tmp_path), check=True)
-    realize = "realize plan.json --reference reference.safetensors --json"
-    drafted, reference, frozen, honest, keeps, copies, vague, log = commands(
+    bound = "--reference reference.safetensors"
+    others = ("keeps", "copies", "vague")
+    drafted, reference, frozen, honest, other, *made, keeps, copies, vague, log = commands(
         installed,
         tmp_path,
         "plan draft bag -o draft.json",
         "reference draft.json --prompt tally -o reference.safetensors",
-        "plan freeze draft.json --reference reference.safetensors -o plan.json",
-        f"{realize} --verify-content --prompt tally",
-        f"{realize} --adapter keeps",
-        f"{realize} --adapter copies",
-        f"{realize} --adapter vague",
+        f"plan freeze draft.json {bound} -o plan.json",
+        f"realize plan.json {bound} --json --verify-content --prompt tally",
+        f"realize plan.json {bound} --json --adapter keeps",
+        *(f"plan draft bag --adapter {name} -o {name}-draft.json" for name in others),
+        *(f"plan freeze {name}-draft.json {bound} -o {name}.json" for name in others),
+        *(f"realize {name}.json {bound} --json" for name in others),
         "log @latest --json",
     )
     assert (drafted[0], reference[0], frozen[0]) == (0, 0, 0)
@@ -126,6 +128,11 @@ def test_a_strangers_adapter_is_found_and_passes_and_dishonest_ones_fail_by_code
     document = json.loads(honest[1])
     assert (honest[0], document["verdict"], document["assurance"]) == (0, "PASS", "content-verified"), document
     assert document["findings"] == []
+
+    assert other[0] == 3
+    assert json.loads(other[1])["outcome"] == "rejected"
+    assert "plan.rejected" in errors(other[1])
+    assert [code for code, _ in made] == [0] * 6
 
     assert keeps[0] == 3
     assert {"staging.owner-alive", "staging.bytes-after-nonzero"} <= errors(keeps[1])
