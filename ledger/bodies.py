@@ -186,11 +186,13 @@ class ReferenceBound(Body):
     planned_digest: what the plan binds.
     digest: SHA-256 of the fixture file at hand.
     provenance: what the fixture says it was made with.
+    size: of that file (bytes); null where a run did not record it.
     """
 
     TYPE = "reference.bound"
     planned_digest: str | None
     digest: Measurement
+    size: Measurement | None = None
     provenance: dict[str, str] = Field(default_factory=dict)
 
 

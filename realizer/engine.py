@@ -325,15 +325,23 @@ class _Realization:
         digest = None
         reference = self.request.reference
         if reference is not None:
+            length = "length of the fixture file"
             try:
-                digest = sha256_digest(reference.read_bytes())
-                found = measured(digest, None, "SHA-256 of the fixture file")
+                data = reference.read_bytes()
+                digest = sha256_digest(data)
+                found, size = (
+                    measured(digest, None, "SHA-256 of the fixture file"),
+                    measured(len(data), "bytes", length),
+                )
+                del data
             except OSError as error:
                 found = unavailable(None, "SHA-256 of the fixture file", str(error))
+                size = unavailable("bytes", length, str(error))
             self.emit(
                 ReferenceBound(
                     planned_digest=self.plan.correctness.reference_digest,
                     digest=found,
+                    size=size,
                     provenance=decode.fixture_provenance(reference) if digest else {},
                 )
             )

@@ -32,7 +32,14 @@ from ledger.reconcile.reading import (
     shown,
     transient,
 )
-from ledger.reconcile.residue import device_residues, device_transient_peak, host_growth
+from ledger.reconcile.residue import (
+    device_residues,
+    device_transient_peak,
+    held_at_baseline,
+    host_growth,
+    pool_growth,
+    unaccounted_evidence,
+)
 from ledger.reconcile.sums import misfits
 from ledger.run_state import BYTES
 
@@ -139,7 +146,8 @@ def _highest_at_rest(state: RunState, code: str, what: str, allowed: int) -> Ite
 def host_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
     """Baseline, the sample after decode and the closing one were taken, every sample was readable and adds up, and what
     the process tree grew by since the baseline is explained by live owners from the first release on, within the plan's
-    noise; nor do owners have more than it grew by, which says that the baseline was too high.
+    noise; nor do owners have more than it grew by, which says that the baseline was too high. The baseline itself holds
+    nothing of the run's, and what is held for the comparison is no larger than what was bound for it.
 
     Pages that no owner explains may be a copy that no census sees: a map of a scratch file, a child process, a file in
     memory. A sum that is not that of its parts, or a baseline that holds what is gone since, would hide as much.
@@ -149,6 +157,8 @@ def host_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
         gaps = _gaps(one, TREE_CLASSES, census=False)
         if one is not None and state.first_step is not None and one.sequence > state.first_step:
             gaps["sample"] = "taken after the run's first step"
+        if one is not None:
+            gaps |= {what: f"{size} bytes held" for what, size in held_at_baseline(plan, one.body).items()}
         if gaps:
             yield finding(
                 "memory.mirror-unknown",
@@ -191,6 +201,14 @@ def host_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
                 )
     for seen in samples_at_rest(state):
         census = seen.body.census
+        if census is not None and (beyond := unaccounted_evidence(plan, state, census)):
+            yield finding(
+                "memory.mirror-unknown",
+                f"{seen.body.label} evidence",
+                expected="no more than what was bound",
+                observed=beyond,
+                events=[seen.sequence],
+            )
         growth = host_growth(plan, state, seen)
         if growth is None or census is None or number(census.unowned_host_bytes) is None:
             continue
@@ -255,7 +273,8 @@ def _gaps(seen: Seen | None, keys: tuple[str, ...], *, census: bool) -> dict[str
 @declare(MEMORY, "memory.device-residue-unknown")
 def device_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
     """What a device holds more than at the baseline is explained by live owners, from the first release on, within the
-    plan's unattributed bytes; nor do owners have more there than it grew by.
+    plan's unattributed bytes; nor do owners have more there than it grew by. Pinned host memory that its pool keeps counts
+    as such residue.
 
     Where the plan uses a device, its allocator was read at every sample, and at the baseline, after decode and at the end
     at least. Residue that no owner explains is reported, never dropped.
@@ -283,6 +302,14 @@ def device_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]
             yield finding("memory.device-residue-unknown", label, expected="measured", observed="not known")
     for seen in samples_at_rest(state):
         residues, label, events = device_residues(plan, state, seen), seen.body.label, [seen.sequence]
+        if (kept := pool_growth(state, seen)) is not None and kept > plan.unattributed_bytes:
+            yield finding(
+                "memory.device-residue-unknown",
+                f"{label} host_pool",
+                expected=f"at most {plan.unattributed_bytes}",
+                observed=kept,
+                events=events,
+            )
         if residues is None:
             if has_device(plan) and label in FINAL_LABELS:
                 yield finding(

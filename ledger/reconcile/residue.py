@@ -78,6 +78,46 @@ def pages_grown(baseline: MemorySampled, seen: MemorySampled, keys: tuple[str, .
     return max(grown, 0)
 
 
+def unaccounted_evidence(plan: Plan, state: RunState, census: Census) -> dict[str, int | float]:
+    """Role -> bytes of evidence on the host above the plan's noise that no event accounts for.
+
+    What was loaded of the reference is no larger than the file that was bound; of other roles no event says how large
+    they are.
+    """
+    sizes = [number(seen.body.size) or 0 for seen in state.references]
+    beyond = {}
+    for role, figure in census.evidence_host_by_role.items():
+        accounted = max(sizes, default=0) if role == "reference" else 0
+        rest = (number(figure) or 0) - accounted
+        if rest > plan.host_noise_bytes:
+            beyond[role] = rest
+    return beyond
+
+
+def held_at_baseline(plan: Plan, baseline: MemorySampled) -> dict[str, int | float]:
+    """What a baseline shows that none may: a census knows only what is new since, and nothing was realised yet (bytes)."""
+    held: dict[str, int | float] = {}
+    if mapped := number(baseline.process.get("checkpoint_mappings")):
+        held["checkpoint_mappings"] = mapped
+    if baseline.census is not None:
+        if (ownerless := number(baseline.census.unowned_host_bytes) or 0) > plan.host_noise_bytes:
+            held["unowned_host_bytes"] = ownerless
+        held |= {f"owner {owner}": size for owner, one in baseline.census.by_owner.items() if (size := number(one))}
+    return held
+
+
+def pool_growth(state: RunState, seen: Seen[MemorySampled]) -> int | float | None:
+    """Bytes that torch's pool of pinned host memory holds more than at the baseline; null where not known."""
+    return max(
+        (
+            grown
+            for baseline in samples_at(state, "baseline")
+            if (grown := _grown(baseline.body, seen.body, "host_pool")) is not None
+        ),
+        default=None,
+    )
+
+
 class Residue(NamedTuple):
     """Bytes that one device holds more than at the baseline, by its allocator and by the driver's view of the process,
     what live owners have there, and the larger rest; null where the allocator was not read (owners on a device that no

@@ -12,6 +12,7 @@ from tests.ledger.judge_cases.authorities import AUTHORITIES
 from tests.ledger.judge_cases.case import BUFFERS, STAGE, WEIGHTS, Bodies, Case, declared, judged, probe
 from tests.ledger.judge_cases.clean import CLEAN
 from tests.ledger.judge_cases.contents import CONTENTS
+from tests.ledger.judge_cases.copies import COPIES
 from tests.ledger.judge_cases.decodes import DECODES
 from tests.ledger.judge_cases.devices import DEVICES
 from tests.ledger.judge_cases.environments import ENVIRONMENTS
@@ -50,6 +51,7 @@ CASES = [
     *EXECUTIONS,
     *DECODES,
     *MEMORIES,
+    *COPIES,
     *WITNESSES,
     *RUNS,
 ]

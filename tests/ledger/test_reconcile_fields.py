@@ -156,7 +156,7 @@ SILENT: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {
         "cuda/*.reserved": (("near", "far", "removed", "renamed"), f"{NOISE}; {LOADING}"),
         "cuda/*.peak": (("near", "far", "zero", "removed", "renamed"), "peaks are judged where the plan expects one"),
         "cuda/*.process": ((ANY,), "a container may not see its processes on the device; used where it can"),
-        "cuda/host_pool": ((ANY,), "pinned pages are the process tree's, and judged there"),
+        "cuda/host_pool": ((ANY,), "its growth from the first release on is judged; pages are the process tree's"),
     },
 }
 """Event type -> field -> (ways of changing it that go unnoticed, why). `*`: every way."""

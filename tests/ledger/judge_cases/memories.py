@@ -443,20 +443,4 @@ MEMORIES = [
             owner_holds("mat.cache", 4096, "after-decode", "closing"),
         ),
     ),
-    Case(
-        "owners on a device that holds no more than before",
-        "INDETERMINATE",
-        {"memory.device-residue-unknown"},
-        device="gpu",
-        run=lambda run: changed(
-            run,
-            MemorySampled,
-            {
-                "cuda/cuda:0.allocated": probe(0),
-                "cuda/cuda:0.reserved": probe(0),
-                "cuda/cuda:0.peak": probe(0),
-                "cuda/cuda:0.process": probe(500 * MIB),
-            },
-        ),
-    ),
 ]
