@@ -99,6 +99,8 @@ class _Audit:
         """Event type -> how many rows are of it."""
         self._blobs: dict[str, int] = {}
         """Digest of a document -> position of the first event that refers to it."""
+        self._freezings: dict[str, tuple[int, str]] = {}
+        """Hash of a freezing -> its position, and the plan digest it froze."""
         self._plans: dict[str, tuple[str, int]] = {}
         """Digest of a plan's bytes -> (plan digest as recorded, position)."""
         self._frontier = Frontier()
@@ -276,7 +278,7 @@ class _Audit:
                 detail = f"event type {kind!r} version {version!r} is not known to this program"
                 self._problem("chain", "unknown-type", position, detail, sequence)
             elif kind in _REFERRING:
-                self._note_documents(position, kind, body, sequence)
+                self._note_documents(position, kind, body, sequence, digest)
         self._next = expected
         return leaves
 
@@ -310,20 +312,34 @@ class _Audit:
             detail = f"run {event['run_id']}: its first event is linked to {event['previous']}, its plan is {bound}"
             self._problem("chain", "linkage", position, detail, sequence)
 
-    def _note_documents(self, position: int, kind: str, body: Any, sequence: int) -> None:
+    def _note_documents(self, position: int, kind: str, body: Any, sequence: int, digest: str) -> None:
         try:
             if kind == RunOpened.TYPE:
+                if body.get("frozen") is not None:
+                    self._cited(position, body["frozen"], sequence)
                 if body["plan"] is not None:
                     blob = body["plan"]["blob_digest"]
                     self._plans.setdefault(blob, (body["plan"]["computed_digest"], position))
                     self._blobs.setdefault(blob, position)
             elif kind == PlanFrozen.TYPE:
+                self._freezings[digest] = position, body["digest"]
                 self._plans.setdefault(body["blob_digest"], (body["digest"], position))
                 self._blobs.setdefault(body["blob_digest"], position)
             elif body["tensors_blob"] is not None:
                 self._blobs.setdefault(body["tensors_blob"], position)
         except (KeyError, TypeError, AttributeError):
             self._problem("chain", "content", position, f"the body has not the form of {kind}", sequence)
+
+    def _cited(self, position: int, cited: dict[str, Any], sequence: int) -> None:
+        """The freezing that a run cites stands before it, by its hash: a run that came from another ledger brought its own
+        along, to another position."""
+        found = self._freezings.get(cited["hash"])
+        if found is None:
+            detail = f"run.opened cites a freezing with hash {cited['hash']}: none before it here has that"
+            self._problem("chain", "linkage", position, detail, sequence)
+        elif found[1] != cited["digest"]:
+            detail = f"run.opened cites a freezing of plan {cited['digest']}; the one with that hash is of {found[1]}"
+            self._problem("chain", "linkage", position, detail, sequence)
 
     def _indexes(self) -> None:
         """Runs and kinds of events are found through indexes: they must hold what the rows are, no less and nothing else.

@@ -556,7 +556,13 @@ def _sampled(state: RunState, sequence: int, body: MemorySampled) -> None:
     _read(state, sequence, "process/", body.process, READ_AT_EACH_SAMPLE, raises=not first_baseline)
     if body.cuda:
         _read(state, sequence, "cuda/", body.cuda, None, raises=not first_baseline)
-    if state.first_release is not None:
+    # A witness sees no release; the label says that the sample was taken after one.
+    if (
+        state.first_release is not None
+        or state.at_rest
+        or label == "after-decode"
+        or label.startswith("after-release:")
+    ):
         _at_rest(state, sequence, body)
     if census is not None:
         figures = (census.unowned_host_bytes, *census.by_owner.values(), *census.evidence_host_by_role.values())

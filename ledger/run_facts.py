@@ -144,6 +144,8 @@ def _model(state: RunState) -> Iterator[tuple[str, Fact]]:
         body = seen.body
         yield "reference.planned_digest", Fact(body.planned_digest)
         yield from _told("reference.digest", body.digest)
+        if body.size is not None:
+            yield from _told("reference.size", body.size)
         for name, text in body.provenance.items():
             yield f"reference.provenance[{name}]", Fact(text)
     yield "reference.bound", Fact(len(state.references))

@@ -318,7 +318,7 @@ class RunState:
     peaks: dict[str, Figure] = field(default_factory=dict)
     """Highest known figure of any sample after the baseline, by `process/KEY` and `cuda/KEY`."""
     at_rest: dict[str, Extremes] = field(default_factory=dict)
-    """The figures of `AT_REST` over every sample from the first release on."""
+    """The figures of `AT_REST` over every sample from the first release on, or the first that says to be after one."""
     verdicts: list[Seen[VerdictRecorded]] = field(default_factory=list)
     superseded: list[Seen[RunSuperseded]] = field(default_factory=list)
     after_close: list[tuple[int, str]] = field(default_factory=list)

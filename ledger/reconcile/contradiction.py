@@ -13,7 +13,7 @@ from ledger.reconcile.reading import is_host, known, number, samples_at, samples
 from ledger.reconcile.residue import PAGES_OF, host_owned, pages_grown
 from ledger.run_state import BYTES, DEMANDED_LABELS, STANDING_LABELS
 
-COMPARED = ("tree_sum", "rss_anon", "rss_shmem", "checkpoint_mappings")
+COMPARED = ("tree_sum", "rss_anon", "rss_shmem", "vm_swap", "checkpoint_mappings")
 """Figures of the process tree that both sides take at a sample of the same label (bytes)."""
 
 WATCHED_BY_BOTH = ("tree_accesses", "mapped_files", "open_descriptors")
@@ -23,7 +23,8 @@ CODE = "materialization.claim-contradicted"
 
 
 def witness_contradictions(plan: Plan, state: RunState, witness: RunState) -> Iterator[Finding]:
-    """Where the witness saw something else: of a materialization, of the tree's memory at one label, of accesses.
+    """Where the witness saw something else: of a materialization and its release, of the tree's memory at one label, of
+    mappings since the release, of accesses.
 
     Memory is compared within the plan's noise, since the two do not look at the same instant. Sequences of the witness's
     own run stand in `observed`.
@@ -64,16 +65,18 @@ def witness_contradictions(plan: Plan, state: RunState, witness: RunState) -> It
                             observed={key: right, "witness": by, "sequence": other.sequence},
                             events=[mine.sequence],
                         )
+    yield from _seen_since_release(plan, state, witness, by)
+    for name, seen in sorted(witness.materializations.items()):
+        own = state.materializations.get(name)
+        if own is not None:
+            yield from _seen_of_release(own, seen, by)
+    claimed, watched = _most(state, "read_bytes"), _most(witness, "read_bytes")
+    if claimed is not None and watched is not None and watched.value - claimed.value > plan.host_noise_bytes:
+        yield _saw_more("checkpoint", "read_bytes", claimed, watched, by)
     for what in WATCHED_BY_BOTH:
         claimed, watched = _most(state, what), _most(witness, what)
         if claimed is not None and watched is not None and watched.value > claimed.value:
-            yield finding(
-                CODE,
-                "checkpoint",
-                expected={what: claimed.value},
-                observed={what: watched.value, "witness": by, "sequence": watched.sequence},
-                events=[claimed.sequence],
-            )
+            yield _saw_more("checkpoint", what, claimed, watched, by)
     claimed, accesses = _most(state, "tree_accesses"), witness.source_accesses.kept.get("tree")
     if claimed is not None and claimed.value == 0 and accesses:
         yield finding(
@@ -83,6 +86,37 @@ def witness_contradictions(plan: Plan, state: RunState, witness: RunState) -> It
             observed={"source.accessed": len(accesses), "witness": by, "sequence": accesses[0].sequence},
             events=[claimed.sequence],
         )
+
+
+def _seen_since_release(plan: Plan, state: RunState, witness: RunState, by: str) -> Iterator[Finding]:
+    """What nobody may see any more from the first release on, seen by the witness, at whatever label, and not by the run."""
+    allowed = plan.document.memory_expectations.unexplained_persistent_host_mirror_bytes
+    for what in sorted(state.at_rest.keys() & witness.at_rest.keys()):
+        ours, theirs = state.at_rest[what].high, witness.at_rest[what].high
+        if ours is not None and theirs is not None and ours.value <= allowed < theirs.value:
+            yield _saw_more("since the release", what, ours, theirs, by)
+
+
+def _seen_of_release(own: MaterializationState, seen: MaterializationState, by: str) -> Iterator[Finding]:
+    """More left of a released staging than the run's own probes found."""
+    left = {"owners_alive": (own.owners_alive, seen.owners_alive), "bytes_after": (own.bytes_after, seen.bytes_after)}
+    for phase in sorted(own.reclamations.keys() & seen.reclamations.keys()):
+        ours, theirs = own.reclamations[phase], seen.reclamations[phase]
+        left[f"{phase} owners_alive"] = (ours.owners_alive, theirs.owners_alive)
+        left[f"{phase} region_mapped"] = (ours.region_mapped, theirs.region_mapped)
+    for what, (mine, other) in left.items():
+        if mine.high is not None and other.high is not None and other.high.value > mine.high.value:
+            yield _saw_more(own.id, what, mine.high, other.high, by)
+
+
+def _saw_more(subject: str, what: str, claimed: Figure, watched: Figure, by: str) -> Finding:
+    return finding(
+        CODE,
+        subject,
+        expected={what: claimed.value},
+        observed={what: watched.value, "witness": by, "sequence": watched.sequence},
+        events=[claimed.sequence],
+    )
 
 
 def page_contradictions(plan: Plan, state: RunState) -> Iterator[Finding]:

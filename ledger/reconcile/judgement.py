@@ -55,7 +55,8 @@ class Judgement:
 def judge(plan: Plan, state: RunState, witnesses: Sequence[RunState] = ()) -> Judgement:
     """Lay the plan and what happened together. Pure: the same plan and events give the same judgement everywhere.
 
-    `witnesses` are the states of runs that watched this one.
+    `witnesses` are the states of runs that watched this one. One that failed, or was never closed, may contradict the run,
+    but does not count as having witnessed it.
     """
     watched = replace(state, witnesses=tuple(witnesses))
     findings = [finding for invariant in INVARIANTS for finding in invariant.function(plan, watched)]
@@ -65,7 +66,9 @@ def judge(plan: Plan, state: RunState, witnesses: Sequence[RunState] = ()) -> Ju
         assurances=assurances(plan, state),
         findings=sorted(findings, key=_order),
         accounting=account(plan, state),
-        witnessed=sorted(witness.run_id for witness in witnesses if witness.run_id is not None),
+        witnessed=sorted(
+            witness.run_id for witness in witnesses if witness.run_id is not None and witness.outcome == "completed"
+        ),
     )
 
 

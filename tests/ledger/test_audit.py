@@ -8,15 +8,20 @@ import pytest
 
 from ledger import audit, pins
 from ledger.audit import verify_ledger
+from ledger.bodies import RunOpened
 from ledger.errors import LedgerError
 from ledger.evidence import verify
 from ledger.export import export_run
+from ledger.intake import import_evidence
 from ledger.maintenance import copy
 from ledger.recording import ListLedger
 from ledger.store import Store
-from tests.builders.judged import KEY, add_run, fill, one_run, run_bodies, run_id, stored
+from tests.builders.judged import KEY, PLAN, add_run, draft, fill, one_run, run_bodies, run_id, stored
 from tests.builders.ledgers import small_drafts
+from tests.builders.runs import gpu_plan, record
 from tests.zoo.ledgers import Raw
+
+OTHER = "sha256:" + "ab" * 32
 
 
 def test_a_ledger_is_valid_on_every_backend_and_gives_the_same_evidence(location: str, tmp_path: Path) -> None:
@@ -152,3 +157,32 @@ def test_others_may_append_while_a_ledger_is_verified(tmp_path: Path) -> None:
 
     document = verify_ledger(path, use_state=False, progress=append)
     assert (document.status, document.problems) == ("valid-unanchored", [])
+
+
+@pytest.mark.parametrize(
+    ("change", "named"), [({"hash": "ab" * 32}, "none before it"), ({"digest": OTHER}, "the one with that hash is of")]
+)
+def test_a_freezing_that_nobody_recorded_is_named(tmp_path: Path, change: dict[str, str], named: str) -> None:
+    ledger = one_run()
+    cited = next(event.body.frozen for event in ledger.events() if isinstance(event.body, RunOpened))
+    assert cited is not None
+    forged = record(run_bodies(frozen=cited.model_copy(update=change)), PLAN, ledger=ListLedger(), frozen=False)
+    path = stored(tmp_path / "t.db", ledger)
+    with Store.open(path, write=True) as store:
+        store.append(run_id(2), 0, [draft(event.body, run_id(2), event.sequence) for event in forged.events()])
+    document = verify_ledger(path, use_state=False)
+    place = len(ledger.recorded)
+    assert [(one.code, one.position) for one in document.problems] == [("linkage", place)]
+    assert named in document.problems[0].detail
+    assert (document.status, document.checks.chain) == ("broken", "failed")
+
+
+def test_a_run_that_came_from_another_ledger_cites_a_freezing_that_came_along(tmp_path: Path) -> None:
+    with Store.open(stored(tmp_path / "theirs.db", one_run())) as theirs:
+        data = export_run(theirs, run_id(1), KEY)
+    mine = ListLedger()
+    add_run(mine, 7, gpu_plan())
+    path = stored(tmp_path / "mine.db", mine, [gpu_plan()])
+    with Store.open(path, write=True) as store:
+        import_evidence(store, data)
+    assert verify_ledger(path, use_state=False).status == "valid-unanchored"

@@ -194,9 +194,9 @@ PLANTED: list[tuple[str, Edit, set[str]]] = [
         "executions[exec.decode].compute_unit_id"}),
     ("bound state", set_(ExecutionActivated, {"state": []}), {"executions[exec.decode].state"}),
     # decode
-    ("tokens", set_(DecodeRan, {"tokens_digest": text("sha256:11")}, phase="repetition"), {
+    ("tokens", set_(DecodeRan, {"tokens_digest": text("sha256:" + "11" * 32)}, phase="repetition"), {
         "decode[exec.decode].tokens"}),
-    ("output of one repetition", set_(DecodeRan, {"output_digest": text("sha256:12")}, repetition=2), {
+    ("output of one repetition", set_(DecodeRan, {"output_digest": text("sha256:" + "12" * 32)}, repetition=2), {
         "decode[exec.decode].outputs"}),
     ("deviation", set_(DecodeRan, {"output.max_absolute": measured(1e-3, None, "m")}, repetition=1), {
         "decode[exec.decode].output.max_absolute"}),

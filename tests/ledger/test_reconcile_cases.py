@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ledger.reconcile import INVARIANTS
+from ledger.bodies import RunClosed
+from ledger.reconcile import INVARIANTS, Judgement
 from tests.builders.runs import CONFIG_DIGEST
 from tests.ledger.judge_cases.authorities import AUTHORITIES
 from tests.ledger.judge_cases.case import BUFFERS, STAGE, WEIGHTS, Bodies, Case, declared, judged, probe
@@ -119,3 +120,12 @@ def test_who_records_a_document_cannot_have_probed() -> None:
     assert judgement.verdict != "PASS"
     assert judgement.assurance == "declared"
     assert {"materialization.unobserved", "environment.not-observed", "memory.mirror-unknown"} <= set(judgement.codes)
+
+
+@pytest.mark.parametrize("ending", [[], [RunClosed(outcome="failed")], [RunClosed(outcome="aborted")]])
+def test_a_witness_that_did_not_complete_has_not_witnessed(ending: Bodies) -> None:
+    def told(last: Bodies) -> Judgement:
+        return judged(Case("told", "PASS", set(), witness=lambda run: [*run[:-1], *last]))
+
+    assert told([RunClosed(outcome="completed")]).witnessed
+    assert (told(ending).verdict, told(ending).witnessed) == ("PASS", [])

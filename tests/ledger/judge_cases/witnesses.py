@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ledger.bodies import EnvironmentObserved, MemorySampled, RunClosed, RunOpened, SourceWatched
-from tests.builders.runs import changed
-from tests.ledger.judge_cases.case import MIB, Bodies, Case, probe
-from tests.ledger.judge_cases.steps import accessed, added, at_the_end, chain, watch
+from tests.builders.runs import changed, inserted, with_values
+from tests.ledger.judge_cases.case import MIB, WEIGHTS, Bodies, Case, probe
+from tests.ledger.judge_cases.steps import PASS, accessed, added, at_the_end, chain, reclaimed, released, sampled, watch
 
 
 def from_outside(run: Bodies) -> Bodies:
@@ -29,6 +29,22 @@ SEEN_FROM_OUTSIDE = {
     "memory.mirror-unknown",
     "run.incomplete",
 }
+
+
+def followed(*mapped: int):
+    """Between two asked samples after the release, looks at which so much of the checkpoint was mapped (bytes)."""
+    return lambda run: inserted(
+        run,
+        [
+            with_values(body, {"label": "following", "process/checkpoint_mappings": probe(size)})
+            for body in run
+            if isinstance(body, MemorySampled) and body.label == "after-decode"
+            for size in mapped
+        ],
+        before=MemorySampled,
+        label="after-decode",
+    )
+
 
 WITNESSES = [
     Case(
@@ -65,5 +81,55 @@ WITNESSES = [
         "FAIL",
         {"materialization.claim-contradicted"},
         witness=watch(open_descriptors=probe(1)),
+    ),
+    Case(
+        "the witness saw the checkpoint mapped after the release, at a label that the run lacks",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=followed(0, 256 * MIB, 0),
+    ),
+    Case(
+        "the witness, which saw no release itself, saw the checkpoint mapped after it",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=lambda run: [
+            body for body in followed(0, 256 * MIB, 0)(run) if isinstance(body, RunOpened | MemorySampled | RunClosed)
+        ],
+    ),
+    Case(
+        "the witness saw the checkpoint mapped while it was loaded",
+        "PASS",
+        PASS,
+        witness=sampled(f"materialized:{WEIGHTS}", checkpoint_mappings=probe(MIB)),
+    ),
+    Case(
+        "the witness saw pages swapped out",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=sampled("closing", vm_swap=probe(256 * MIB)),
+    ),
+    Case(
+        "the witness saw the staging still mapped",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=reclaimed("after-release", region_mapped=probe(1)),
+    ),
+    Case(
+        "the witness saw an owner of the staging alive",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=released(owners_alive=probe(1)),
+    ),
+    Case(
+        "the witness counted many more bytes read",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=watch(read_bytes=probe(256 * MIB)),
+    ),
+    Case(
+        "the witness counted a few more bytes read",
+        "PASS",
+        PASS,
+        witness=watch(read_bytes=probe(MIB)),
     ),
 ]
