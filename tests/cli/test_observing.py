@@ -100,10 +100,19 @@ def test_a_server_that_copies_its_checkpoint_keeps_no_mirror(tally: Tally, serve
 
 def test_a_mirror_that_the_operator_allows_is_none_to_find(tally: Tally, tmp_path: Path) -> None:
     path = weights_in(tmp_path)
+    with (path / "model.gguf").open("ab") as file:
+        file.write(b"no whole page")
     plan = frozen(tally, path, "--option", "host_mirror=allowed")
     with running(engines.MAPPED, path / "model.gguf") as engine:
         document = observed(tally, engine.pid, path, "--plan", plan)
-    assert "memory.host-mirror" not in {finding["code"] for finding in document["findings"]}
+    codes = {finding["code"] for finding in document["findings"]}
+    assert "memory.host-mirror" not in codes
+    assert {"open_descriptors"} == {
+        what
+        for finding in document["findings"]
+        if finding["code"] == "decode.source-accessed"
+        for what in finding["observed"]
+    }, "the mapping is allowed; that the program holds the file open is another matter"
 
 
 # --- told ---------------------------------------------------------------------------------------------------------
