@@ -6,6 +6,8 @@ by naming the adapter, the method and what was expected.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ledger.errors import RealizationFailed, TallyError
@@ -55,18 +57,35 @@ def require_members(adapter: type[Adapter]) -> None:
             raise AdapterFault(f"adapter {name_of(adapter)}: `{member}` is no text", SEE)
 
 
+@contextmanager
+def _asked(adapter: Any, call: str) -> Iterator[None]:
+    """What the adapter's call raises is the adapter's: AdapterFault names both. Errors of ours say enough by themselves."""
+    try:
+        yield
+    except TallyError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise AdapterFault(
+            f"adapter {name_of(adapter)}: `{call}` raised {type(error).__name__}{f': {said}' if said else ''}",
+            "TALLY_DEBUG=1 shows where",
+        ) from error
+
+
 # --- before a run -------------------------------------------------------------------------------------------------
 
 
 def unsupported(adapter: type[Adapter], checkpoint: Checkpoint) -> str | None:
-    why = adapter.unsupported(checkpoint)
+    with _asked(adapter, "unsupported"):
+        why = adapter.unsupported(checkpoint)
     if why is not None and not isinstance(why, str):
         refuse(adapter, "unsupported", why, "the reason as text, or None")
     return why
 
 
 def draft(adapter: type[Adapter], checkpoint: Checkpoint, request: DraftRequest) -> Draft:
-    made = adapter.draft(checkpoint, request)
+    with _asked(adapter, "draft"):
+        made = adapter.draft(checkpoint, request)
     if not isinstance(made, Draft):
         refuse(adapter, "draft", made, "a Draft")
     return made
@@ -77,7 +96,8 @@ def reference(
 ) -> ReferenceFixture:
     import torch
 
-    made = adapter.reference(plan, checkpoint, prompt, ids)
+    with _asked(adapter, "reference"):
+        made = adapter.reference(plan, checkpoint, prompt, ids)
     if not isinstance(made, ReferenceFixture):
         refuse(adapter, "reference", made, "a ReferenceFixture")
     for name, tensor in made.tensors.items():
@@ -90,7 +110,8 @@ def reference(
 
 
 def tokens(adapter: type[Adapter], checkpoint: Checkpoint, prompt: str) -> list[int]:
-    ids = adapter.tokens(checkpoint, prompt)
+    with _asked(adapter, "tokens"):
+        ids = adapter.tokens(checkpoint, prompt)
     if not isinstance(ids, list) or not all(_whole(token) for token in ids):
         refuse(adapter, "tokens", ids, "a list of token ids")
     return ids

@@ -190,6 +190,24 @@ def test_what_is_asked_before_a_run_is_held_too(prepared: Prepared) -> None:
         answers.reference(Vague, prepared.plan, checkpoint, None, [1])
 
 
+def test_what_an_adapter_raises_before_a_run_names_it_and_the_call() -> None:
+    class Raising(CausalLM):
+        name = "raising"
+
+        @classmethod
+        def draft(cls, checkpoint: Any, request: Any) -> Any:
+            raise AttributeError("no such thing")
+
+        @classmethod
+        def tokens(cls, checkpoint: Any, prompt: str) -> Any:
+            raise TallyError("the adapter's own words")
+
+    with pytest.raises(AdapterFault, match=r"^adapter 'raising': `draft` raised AttributeError: no such thing"):
+        answers.draft(Raising, None, None)  # type: ignore[arg-type]
+    with pytest.raises(TallyError, match="own words"):
+        answers.tokens(Raising, None, "x")  # type: ignore[arg-type]
+
+
 def test_what_derives_from_the_protocol_inherits_what_most_adapters_say(prepared: Prepared) -> None:
     assert Adapter.recognises(prepared.plan) is False
     assert Adapter.decode_modes(None) == ("eager",)  # type: ignore[arg-type]
