@@ -197,8 +197,10 @@ def _on_sqlite(
         except MemoryError as error:
             raise QueryError("the query was stopped: it needs too much memory", "make its values smaller") from error
         except (base.driver.Error, base.driver.Warning, ValueError, OverflowError) as error:
-            if getattr(error, "sqlite_errorcode", None) == _INTERRUPT and not clock.over:
-                # Only the clock interrupts. Else it failed to answer: the operator's interrupt struck in it.
+            struck = getattr(error, "sqlite_errorcode", None)
+            if (struck == _INTERRUPT and not clock.over) or (struck == _AUTH and not guard.denied):
+                # Only the clock interrupts and only the guard denies, and says so. Else one of them failed to answer: the
+                # operator's interrupt struck in it.
                 raise KeyboardInterrupt from None
             raise _sqlite_refusal(error, guard, clock) from error
         finally:

@@ -224,13 +224,13 @@ def test_an_answer_that_is_stopped_half_way_is_an_error_and_no_document(tally: T
 
 def test_a_slow_reader_is_not_timed(ledger: Path) -> None:
     """The pipe stands full for longer than the query may take."""
-    command = [*TALLY, "query", ENDLESS.format("x"), "--jsonl", "--rows", "30000", "--seconds", "1"]
+    command = [*TALLY, "query", ENDLESS.format("x"), "--jsonl", "--rows", "30000", "--seconds", "6"]
     environment = {**os.environ, "TALLY_LEDGER": str(ledger)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as started:
         assert started.stdout is not None
         assert started.stdout.readline() == b'{"x": 1}\n'
         assert started.stderr is not None
-        time.sleep(2)
+        time.sleep(8)
         out, err = started.stdout.read(), started.stderr.read()
     assert (started.returncode, out.count(b"\n"), b"only the first 30000 rows" in err) == (0, 29_999, True)
 

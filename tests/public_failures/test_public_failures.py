@@ -198,7 +198,8 @@ def test_a_pinned_pool_keeps_the_pages_of_freed_staging() -> None:
         },
         phase="after-release",
     )
-    assert codes(kept, plan) == {"memory.not-reclaimed"}
+    # The sample of the same point still shows the pages gone, and two who differ are not believed without a word.
+    assert codes(kept, plan) == {"memory.not-reclaimed", "memory.reclaim-unknown"}
 
 
 def test_staging_of_our_own_leaves_no_page_behind() -> None:
