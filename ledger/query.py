@@ -157,7 +157,7 @@ def _plain(value: Any) -> Any:
 
 # Numbers of SQLite's C interface (sqlite3.h): the drivers do not export all of them.
 _OK, _DENY = 0, 1
-_INTERRUPT = 9
+_INTERRUPT, _AUTH = 9, 23
 _READ, _SELECT, _FUNCTION, _RECURSIVE = 20, 21, 31, 33
 
 SQLITE_FUNCTIONS = frozenset(

@@ -17,6 +17,7 @@ from types import FrameType
 
 import pytest
 
+from ledger.query import Authorizer
 from tests.cli.conftest import Tally
 from tests.cli.seeding import FIRST, OTHER, SECOND
 
@@ -251,6 +252,19 @@ def test_an_interrupt_ends_a_query_at_once(tally: Tally, ledger: Path) -> None:
         signal.signal(signal.SIGALRM, before)
     assert (ran.code, ran.err.strip()) == (130, "tally: interrupted")
     assert time.monotonic() - started < 60
+
+
+def test_an_interrupt_that_strikes_while_a_statement_is_looked_at_is_one(
+    tally: Tally, ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite takes an authorizer that raises for one that denies."""
+
+    def strike(_guard: Authorizer, *_asked: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Authorizer, "__call__", strike)
+    ran = tally("query", "select 1")
+    assert (ran.code, ran.err.strip()) == (130, "tally: interrupted")
 
 
 @pytest.mark.parametrize("form", ["--json", "--jsonl", "--csv"])
