@@ -157,7 +157,10 @@ def _beside_samples(
             body = reclaimed.first.body
             classes = body.classes_before if side == "before" else body.classes_after
             total = body.tree_before if side == "before" else body.tree_after
-            if classes and (misfit := misfits({**classes, "tree_sum": total}, plan.host_noise_bytes)):
+            # How many share pages, only a sample says.
+            trees = [seen.body.process for seen in samples_at(state, label) if "processes" in seen.body.process]
+            members = {"processes": trees[0]["processes"]} if trees else {}
+            if classes and (misfit := misfits({**classes, "tree_sum": total, **members}, plan.host_noise_bytes)):
                 wrong[f"{phase} classes {side}"] = misfit
     return wrong
 
