@@ -330,7 +330,7 @@ def test_a_sample_records_every_figure_by_its_name(ranges: Ranges) -> None:
     probes = Probes(ranges, [])
     sample = probes.baseline()
     assert sample.label == "baseline"
-    assert set(sample.process) == PROCESS_KEYS
+    assert set(sample.process) == PROCESS_KEYS | {"processes"}
     assert set(sample.host) == {"anon_pages", "shmem", "mem_available", "mem_free", "cached"}
     assert set(sample.cgroup) >= {"current", "peak", "limit", "others"}
     assert MemorySampled in BODIES
