@@ -250,7 +250,8 @@ def test_an_interrupt_ends_a_query_at_once(tally: Tally, ledger: Path) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert (ran.code, ran.err.strip()) == (130, "tally: interrupted")
+    # The driver may print where in its callback the interrupt struck, before our line.
+    assert (ran.code, ran.err.strip().splitlines()[-1]) == (130, "tally: interrupted")
     assert time.monotonic() - started < 60
 
 
@@ -264,7 +265,7 @@ def test_an_interrupt_that_strikes_while_a_statement_is_looked_at_is_one(
 
     monkeypatch.setattr(Authorizer, "__call__", strike)
     ran = tally("query", "select 1")
-    assert (ran.code, ran.err.strip()) == (130, "tally: interrupted")
+    assert (ran.code, ran.err.strip().splitlines()[-1]) == (130, "tally: interrupted")
 
 
 @pytest.mark.parametrize("form", ["--json", "--jsonl", "--csv"])
