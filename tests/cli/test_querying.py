@@ -18,6 +18,7 @@ from types import FrameType
 import pytest
 
 from ledger.query import Authorizer
+from ledger.sqlite import sqlite_driver
 from tests.cli.conftest import Tally
 from tests.cli.seeding import FIRST, OTHER, SECOND
 
@@ -236,6 +237,13 @@ def test_a_slow_reader_is_not_timed(ledger: Path) -> None:
     assert (started.returncode, out.count(b"\n"), b"only the first 30000 rows" in err) == (0, 29_999, True)
 
 
+@pytest.fixture
+def own_driver() -> None:
+    """The driver as a command of its own has it: importing datasette makes it print what strikes in a callback."""
+    sqlite_driver().enable_callback_tracebacks(False)
+
+
+@pytest.mark.usefixtures("own_driver")
 def test_an_interrupt_ends_a_query_at_once(tally: Tally, ledger: Path) -> None:
     """While SQLite is at work, which gives no row; the alarm stands for the operator's Ctrl-C."""
 
@@ -250,11 +258,11 @@ def test_an_interrupt_ends_a_query_at_once(tally: Tally, ledger: Path) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    # The driver may print where in its callback the interrupt struck, before our line.
-    assert (ran.code, ran.err.strip().splitlines()[-1]) == (130, "tally: interrupted")
+    assert (ran.code, ran.err.strip()) == (130, "tally: interrupted")
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.usefixtures("own_driver")
 def test_an_interrupt_that_strikes_while_a_statement_is_looked_at_is_one(
     tally: Tally, ledger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +273,7 @@ def test_an_interrupt_that_strikes_while_a_statement_is_looked_at_is_one(
 
     monkeypatch.setattr(Authorizer, "__call__", strike)
     ran = tally("query", "select 1")
-    assert (ran.code, ran.err.strip().splitlines()[-1]) == (130, "tally: interrupted")
+    assert (ran.code, ran.err.strip()) == (130, "tally: interrupted")
 
 
 @pytest.mark.parametrize("form", ["--json", "--jsonl", "--csv"])
