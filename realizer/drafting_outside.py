@@ -22,6 +22,7 @@ from ledger.plan import (
 )
 from realizer.checkpoint import open_checkpoint
 from realizer.drafting import LOCAL_REVISION, RAM, SOURCE, Machine, machine_part
+from realizer.memory_range import round_up
 from realizer.procfs import PAGE
 from realizer.witness import checkpoint_files
 
@@ -114,7 +115,9 @@ def draft_outside_plan(name: str, environment: EnvironmentObserved, device: str,
             else [],
             "memory_expectations": {
                 "persistent_optional_bytes": 0,
-                "unexplained_persistent_host_mirror_bytes": sum(_pages(file.stat().st_size) for file in model.files)
+                "unexplained_persistent_host_mirror_bytes": sum(
+                    round_up(file.stat().st_size, PAGE) for file in model.files
+                )
                 if mirror
                 else 0,
                 "unplanned_persistent_bytes": 0,
@@ -166,8 +169,3 @@ def _number(options: Mapping[str, str], name: str, otherwise: int) -> int:
     if not text.isdecimal():
         raise TallyError(f"option {name}={text!r} is no number of bytes", OPTIONS[name])
     return int(text)
-
-
-def _pages(size: int) -> int:
-    """Bytes that a mapping of a file of that size shows: whole pages."""
-    return -(-size // PAGE) * PAGE

@@ -25,6 +25,7 @@ from realizer import scatter
 from realizer.adapter import Layout
 from realizer.checkpoint import HASH_CHUNK, Checkpoint, CheckpointShard, Progress, collector_paused
 from realizer.memory import MemoryRange, PrivateRange, SharedRange
+from realizer.memory_range import round_up
 from realizer.procfs import PAGE
 from realizer.scatter import (
     READ_PARTS,
@@ -485,7 +486,7 @@ def _fault_in(memory: MemoryRange, start: int, length: int) -> None:
     """Have the kernel bring the pages of a span in together, which costs less than a fault for each as it is written."""
     if isinstance(memory, (PrivateRange, SharedRange)):
         first = start // PAGE * PAGE
-        memory.populate(first, min(-(-(start + length) // PAGE) * PAGE, memory.length) - first)
+        memory.populate(first, min(round_up(start + length, PAGE), memory.length) - first)
 
 
 def _move(target: int, source: int, length: int) -> None:
