@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING
 
 from realizer import recorded
 from realizer.cli.rendering import warn
-from realizer.recorded import latecomer, program
+from realizer.recorded import program
 
 if TYPE_CHECKING:
     from ledger.bodies import Body
-    from ledger.reconcile import Judgement
-    from ledger.recording import Draft, Recorded
+    from ledger.recording import Draft
     from ledger.store import Store
-    from realizer.cli.resolving import RunSource
-
-__all__ = ["imported_drafts", "latecomer", "program", "record_verdict", "shown_ledger", "writable_ledger"]
 
 
 @contextmanager
@@ -44,11 +40,6 @@ def imported_drafts(run_id: str, node_id: str, bodies: Iterable[Body]) -> list[D
         )
         for body in bodies
     ]
-
-
-def record_verdict(store: Store, source: RunSource, judgement: Judgement) -> Recorded:
-    """Append `verdict.recorded` to a closed run, in the judge's name."""
-    return recorded.append_verdict(store, source.run_id, judgement)
 
 
 def shown_ledger(location: str) -> str:

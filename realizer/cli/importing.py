@@ -71,8 +71,9 @@ def _result(data: bytes, plan_file: str, ledger: str) -> str:
     """Append the result's events, close the run as it says, and record the verdict."""
     from ledger.importers import import_r1_result
     from ledger.recording import uuid7
-    from realizer.cli.access import imported_drafts, record_verdict, writable_ledger
+    from realizer.cli.access import imported_drafts, writable_ledger
     from realizer.cli.resolving import from_store
+    from realizer.recorded import append_verdict
 
     plan = read_plan(plan_file)
     imported = import_r1_result(data, plan)
@@ -85,7 +86,7 @@ def _result(data: bytes, plan_file: str, ledger: str) -> str:
         source = from_store(store, run_id)
         state, judgement = source.judged()
         if judgement is not None and state.closed is not None:
-            record_verdict(store, source, judgement)
+            append_verdict(store, source.run_id, judgement)
     return run_id
 
 

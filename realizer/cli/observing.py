@@ -104,8 +104,9 @@ def observe(
     from ledger.bodies import RunClosed
     from ledger.events import Actor
     from ledger.recording import Recorder, uuid7
-    from realizer.cli.access import program, writable_ledger
+    from realizer.cli.access import writable_ledger
     from realizer.cli.plan_views import read_plan
+    from realizer.recorded import program
     from realizer.witness import Watching, Witness, checkpoint_files
 
     found = read_plan(plan) if plan else None
@@ -352,14 +353,14 @@ def _answering(to_stdout: bool) -> Callable[[str], None]:
 def _settle(store: Store, run_id: str, as_json: bool, *, quiet: bool) -> None:
     """Record the verdict where there is a plan, and show the run."""
     from ledger.reconcile import run_document
-    from realizer.cli.access import record_verdict
     from realizer.cli.portrait import portrait
     from realizer.cli.resolving import from_store
+    from realizer.recorded import append_verdict
 
     source = from_store(store, run_id)
     state, judgement = source.judged()
     if judgement is not None:
-        record_verdict(store, source, judgement)
+        append_verdict(store, source.run_id, judgement)
     if quiet:
         return
     if as_json:

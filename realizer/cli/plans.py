@@ -232,8 +232,9 @@ def freeze(draft: str, reference: str | None, note: str | None, output: str, led
     from ledger.plan import freeze as seal
     from ledger.plan_checks import check_plan
     from ledger.recording import uuid7
-    from realizer.cli.access import latecomer, shown_ledger, writable_ledger
+    from realizer.cli.access import shown_ledger, writable_ledger
     from realizer.cli.documents import AppendedDocument
+    from realizer.recorded import latecomer
 
     refuse_two_documents(output, as_json)
     drafted = read_plan(draft, "draft")

@@ -137,8 +137,9 @@ def supersede(run: str, by: str, reason: str, ledger: str, as_json: bool) -> Non
       tally supersede @latest~1 --by @latest --reason "wrong reference fixture"
     """
     from ledger.bodies import RunSuperseded
-    from realizer.cli.access import latecomer, writable_ledger
+    from realizer.cli.access import writable_ledger
     from realizer.cli.documents import AppendedDocument
+    from realizer.recorded import latecomer
 
     with writable_ledger(ledger, create=False) as store:
         run_id, other = store.resolve(run), store.resolve(by)

@@ -199,7 +199,7 @@ def test_watch_follows_a_run_until_it_is_closed(tally: Tally, tmp_path: Path, pl
 
 
 def append(location: Path, body: Body) -> None:
-    from realizer.cli.access import latecomer
+    from realizer.recorded import latecomer
 
     with Store.open(location, write=True) as store:
         latecomer(store, FIRST, "node-a")(body)
