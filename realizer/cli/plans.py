@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from ledger.errors import NotFound, PlanError
+from ledger.errors import NotFound, PlanError, TallyError
 from realizer.cli.files import read_input, replacing, write_output
 from realizer.cli.hints import command
 from realizer.cli.options import FileName, json_option, ledger_option, output_option, pairs, refuse_two_documents
@@ -195,14 +195,14 @@ def _adapter(name: str | None, checkpoint: Checkpoint) -> type[Adapter]:
         try:
             found = load_adapter(candidate)
             why = answers.unsupported(found, checkpoint)
-        except Exception as error:
+        except TallyError as error:
             if name is not None:
                 raise
-            why = f"it broke: {' '.join(str(error).split())[:200]}"  # another may do
+            refusals.append(error.message)  # it names the adapter; another may do
         else:
             if why is None:
                 return found
-        refusals.append(f"{candidate}: {why}")
+            refusals.append(f"{candidate}: {why}")
     raise NotFound(
         f"no adapter can realise this checkpoint ({'; '.join(refusals) or 'none is installed'})",
         "install or write an adapter for this kind of model",

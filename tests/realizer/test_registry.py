@@ -13,6 +13,7 @@ import pytest
 from ledger.errors import NotFound, TallyError
 from realizer import adapter as registry
 from realizer.adapter import ENTRY_POINT_GROUP, adapter_for, adapter_names, load_adapter
+from realizer.answers import AdapterFault
 from realizer.checkpoint import open_checkpoint
 from realizer.cli.plans import _adapter
 from tests.builders.checkpoints import tiny_model
@@ -74,8 +75,8 @@ def test_a_broken_adapter_does_not_keep_another_from_being_found(
     checkpoint = open_checkpoint(tiny_model(tmp_path / "model"))
     offer(monkeypatch, breaking, point("also_broken", "no_such_module:Any"), CAUSAL)
     assert _adapter(None, checkpoint).name == "causal_lm"
-    with pytest.raises(KeyError):
+    with pytest.raises(AdapterFault, match="adapter 'a_breaking': `unsupported` raised KeyError: 'width'"):
         _adapter("a_breaking", checkpoint)
     offer(monkeypatch, breaking, point("also_broken", "no_such_module:Any"))
-    with pytest.raises(NotFound, match=r"a_breaking: it broke: 'width'; also_broken: it broke: .*no_such_module"):
+    with pytest.raises(NotFound, match=r"`unsupported` raised KeyError: 'width'; adapter 'also_broken' cannot be imp"):
         _adapter(None, checkpoint)
