@@ -46,6 +46,7 @@ POPULATING_THREADS = 8
 
 _PR_SET_VMA = 0x53564D41
 _PR_SET_VMA_ANON_NAME = 0
+_MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -289,12 +290,44 @@ class SharedRange(_HostRange):
         try:
             os.ftruncate(descriptor, rounded)
             mapping = _map(descriptor, rounded, mmap.MAP_SHARED, owner)
-            state = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)  # the mapping keeps a duplicate of its own until it is closed
+        except BaseException:
+            os.close(descriptor)
+            raise
         super().__init__(mapping, SHARED_MEMORY, length, rounded, owner)
-        self.inode = state.st_ino
+        self.inode = os.fstat(descriptor).st_ino
         self._tagged = tag is not None
+        self._descriptor = descriptor
+        self._close = weakref.finalize(self, os.close, descriptor)
+        self._writing = threading.Lock()
+
+    def free(self) -> None:
+        super().free()
+        self._close()
+
+    def write(self, offset: int, address: int, length: int) -> bool:
+        """Write bytes of this process to the range through its file. False, nothing written, while another thread does.
+
+        The kernel zeroes pages that are first touched through the mapping; pages that are first written through the
+        file it fills at once. It lets one writer at a time into a file, so that who would wait does better to copy.
+        `address` is readable for `length` bytes. Raises AllocationFailed when the pages are not given.
+        """
+        self._check_span(length, offset)
+        if not self._writing.acquire(blocking=False):
+            return False
+        try:
+            source = memoryview((ctypes.c_ubyte * length).from_address(address))
+            done = 0
+            while done < length:
+                done += os.pwrite(self._descriptor, source[done:], offset + done)
+        except OSError as error:
+            raise AllocationFailed(
+                f"no shared memory for {length} bytes of {self.owner}: {error.strerror}", "is that much memory free?"
+            ) from error
+        finally:
+            self._writing.release()
+        first = offset // PAGE * PAGE
+        _libc.madvise(self.start + first, round_up(offset + length, PAGE) - first, _MADV_POPULATE_READ)
+        return True
 
     def tag(self, text: str) -> None:
         """A memfd's name is given at its creation: only the tag that it already carries is accepted."""

@@ -100,6 +100,12 @@ class Loader:
 
     def read_pieces(self, pieces: Pieces | Sequence[Piece], memory: MemoryRange) -> int:
         """Fill places of a host range. Raises CheckpointError for absent tensors and files that end early or changed."""
+        if isinstance(memory, SharedRange):  # which fills faster from a buffer than by reading into its mapping
+            ring = PrivateRange(self.threads * HOST_SLOT_BYTES, owner="evidence:reader")
+            try:
+                return self.stream_pieces(pieces, ring, memory)
+            finally:
+                ring.free()
         with collector_paused():
             cut = cut_windows(self._within(pieces, memory.length), scatter.READ_BYTES, READ_PARTS)
         with self._session("reading", cut) as session:
@@ -176,9 +182,7 @@ class Loader:
             return layout.bytes
 
         def carry(at: int) -> None:
-            count = min(HOST_SLOT_BYTES, length - at)
-            _fault_in(target, at, count)
-            _move(target.start + at, source.start + at, count)
+            _put(target, at, source.start + at, min(HOST_SLOT_BYTES, length - at))
 
         with ThreadPoolExecutor(self.threads, thread_name_prefix="copy") as pool:
             list(pool.map(carry, range(0, length, HOST_SLOT_BYTES)))
@@ -474,9 +478,7 @@ class _HostCopies:
     def copy(self, slot: _Slot, runs: Runs) -> None:
         """Move runs of the slot."""
         for at, target, length in zip(*(column.tolist() for column in runs), strict=True):
-            if length >= PAGE:
-                _fault_in(self._target, target, length)
-            _move(self._target.start + target, self._ring.start + slot.offset + at, length)
+            _put(self._target, target, self._ring.start + slot.offset + at, length)
 
     def finish(self) -> None:
         """Nothing is under way."""
@@ -489,9 +491,13 @@ def _fault_in(memory: MemoryRange, start: int, length: int) -> None:
         memory.populate(first, min(round_up(start + length, PAGE), memory.length) - first)
 
 
-def _move(target: int, source: int, length: int) -> None:
-    """Copy bytes between addresses that the callers checked; releases the interpreter lock while it does."""
-    ctypes.memmove(target, source, length)
+def _put(target: MemoryRange, at: int, source: int, length: int) -> None:
+    """Copy bytes from an address into a host range, both checked by the callers, without holding the interpreter lock."""
+    if length >= PAGE:
+        if isinstance(target, SharedRange) and target.write(at, source, length):
+            return
+        _fault_in(target, at, length)
+    ctypes.memmove(target.start + at, source, length)
 
 
 def _inside(length: int, *limits: int) -> None:

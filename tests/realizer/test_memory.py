@@ -353,6 +353,34 @@ def test_no_shared_memory_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
         SharedRange(4096, owner="m")
 
 
+def test_shared_memory_is_written_through_its_file_by_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    area, source = SharedRange(5 * PAGE, owner="m"), bytearray(range(256)) * 40
+    address = ctypes.addressof(ctypes.c_ubyte.from_buffer(source))
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, at: write(descriptor, data[:1000], at))
+    assert area.write(PAGE - 3, address, 2 * PAGE), "short writes are carried on"
+    expected = bytes(PAGE - 3) + bytes(source[: 2 * PAGE]) + bytes(2 * PAGE + 3)
+    with area.view() as view:
+        assert bytes(view) == expected
+    with area._writing:
+        assert not area.write(0, address, PAGE), "who would wait for another writer does not"
+    with area.view() as view:
+        assert bytes(view) == expected
+
+    def full(descriptor: int, data: memoryview, at: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(AllocationFailed, match="no shared memory for 1 bytes of m: No space left on device"):
+        area.write(0, address, 1)
+    with pytest.raises(TallyError, match="outside"):
+        area.write(5 * PAGE, address, 1)
+    descriptor = area._descriptor
+    area.free()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
 def test_huge_pages_and_population_are_only_advice() -> None:
     area = PrivateRange(4 * MIB, owner="m", huge_pages=True)
     assert area.populate(0, 2 * MIB) in (True, False)
