@@ -21,11 +21,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from ledger import canonical, sqlite
 from ledger.bodies import Body, SourceAccessed
-from ledger.fold import RunState, fold
+from ledger.fold import fold
 from ledger.measurement import measured, unavailable
 from ledger.plan import Plan
 from ledger.reconcile import judge
 from ledger.recording import ListLedger
+from ledger.run_state import RunState
 from ledger.store import Store
 from tests.builders.runs import RUN_ID, clean_bodies, decoded, edited_plan, opened, record, sample, small_plan
 

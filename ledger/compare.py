@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ledger.compare_markdown import render_markdown
 from ledger.documents import ComparisonDocument, Difference, Finding
-from ledger.fold import RunState
 from ledger.measurement import Measurement
 from ledger.plan import DEFAULT_HOST_NOISE_BYTES, Plan
 from ledger.plan_diff import plan_differences
 from ledger.run_facts import Fact, Facts, Rule, run_facts, steps
+from ledger.run_state import RunState
 
 if TYPE_CHECKING:
     from ledger.reconcile import Judgement

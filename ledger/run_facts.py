@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from ledger.bodies import AddressRange, BoundState
-from ledger.fold import DecodeState, DeviationState, Extremes, MaterializationState, RunState, trust
 from ledger.measurement import Measurement, Measurements
+from ledger.run_state import DecodeState, DeviationState, Extremes, MaterializationState, RunState, trust
 
 Rule = Literal["exact", "incidental", "memory", "time"]
 """How a fact is compared. `exact`: any difference is one. `incidental`: names, ids, addresses and counters of the

@@ -46,12 +46,13 @@ from ledger.bodies import (
 from ledger.canonical import sha256_digest
 from ledger.errors import CheckpointError, PlanRejected, RealizationFailed, TallyError
 from ledger.events import Event, read_event
-from ledger.fold import RunState, fold
+from ledger.fold import fold
 from ledger.measurement import Measurement, claimed, measured, unavailable
 from ledger.plan import Execution, Materialization, Plan
 from ledger.reconcile import Judgement, judge
 from ledger.reconcile.staging import qualifying_ids
 from ledger.recording import Recorded
+from ledger.run_state import RunState
 from realizer import answers, decode, device_copies, environment
 from realizer.adapter import Adapter, Layout, PlanHandle, ReferenceFixture
 from realizer.checkpoint import Checkpoint, open_checkpoint

@@ -20,10 +20,10 @@ from ledger.errors import LedgerBroken, LedgerError, PlanError
 
 if TYPE_CHECKING:
     from ledger.bodies import FreezingReference
-    from ledger.fold import RunState
     from ledger.plan import Plan
     from ledger.reconcile import Judgement
     from ledger.recording import Recorded, Recorder
+    from ledger.run_state import RunState
     from ledger.store import Store
     from realizer.engine import LiveRun
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from ledger.bodies import Census
 from ledger.documents import Accounting
-from ledger.fold import MaterializationState, RunState, trust
 from ledger.measurement import Measurement, measured, stated, unavailable
 from ledger.plan import Materialization, Plan
 from ledger.reconcile.peak import is_transient
@@ -24,7 +23,7 @@ from ledger.reconcile.reading import (
     planned_in_order,
     there_at,
 )
-from ledger.run_state import BYTES
+from ledger.run_state import BYTES, MaterializationState, RunState, trust
 
 EVIDENCE_PREFIX = "evidence:"
 """Owners of host tensors kept deliberately for comparison (the reference), as ranges name them."""

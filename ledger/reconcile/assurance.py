@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ledger.bodies import Assurance, MaterializationObserved
-from ledger.fold import Extremes, MaterializationState, RunState, trust
 from ledger.measurement import Measurement
 from ledger.plan import Plan
 from ledger.reconcile.content import content_doubts
 from ledger.reconcile.reading import known, persistent, planned_in_order
-from ledger.run_state import READ_AT_EACH_SAMPLE, is_digest
+from ledger.run_state import READ_AT_EACH_SAMPLE, Extremes, MaterializationState, RunState, is_digest, trust
 
 LEVELS: tuple[Assurance, ...] = ("declared", "observed", "content-verified")
 

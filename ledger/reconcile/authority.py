@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from ledger.bodies import AuthorityEstablished
 from ledger.documents import Finding
-from ledger.fold import RunState, Seen, trust
 from ledger.plan import Authority, Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding
 from ledger.reconcile.reading import bytes_of, fits, known, shown, unfinished
+from ledger.run_state import RunState, Seen, trust
 
 AUTHORITY: list[Invariant] = []
 

@@ -12,8 +12,8 @@ from inspect import getdoc
 from typing import Any
 
 from ledger.documents import Finding, Severity
-from ledger.fold import RunState
 from ledger.plan import Plan
+from ledger.run_state import RunState
 
 Rule = Callable[[Plan, RunState], Iterator[Finding]]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ledger.fold import RunState, trust
 from ledger.plan import Plan
 from ledger.reconcile.reading import known, number
-from ledger.run_state import is_digest
+from ledger.run_state import RunState, is_digest, trust
 
 PLACES = ("-host", "-resident", "-device")
 """Endings of representations that say where the same layout lies."""

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from ledger.bodies import AddressRange
 from ledger.documents import Finding
-from ledger.fold import Figure, MaterializationState, RunState
 from ledger.plan import Plan
 from ledger.reconcile.catalogue import finding
 from ledger.reconcile.reading import is_host, known, number, samples_at, samples_at_rest, shown, within
 from ledger.reconcile.residue import PAGES_OF, host_owned, pages_grown
-from ledger.run_state import BYTES, DEMANDED_LABELS, STANDING_LABELS
+from ledger.run_state import BYTES, DEMANDED_LABELS, STANDING_LABELS, Figure, MaterializationState, RunState
 
 COMPARED = ("tree_sum", "rss_anon", "rss_shmem", "vm_swap", "checkpoint_mappings")
 """Figures of the process tree that both sides take at a sample of the same label (bytes)."""

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from itertools import islice
 
 from ledger.documents import Finding
-from ledger.fold import WATCHED, DecodeState, DeviationState, Extremes, RunState
+from ledger.folding.sources import WATCHED
 from ledger.plan import Execution, Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding
 from ledger.reconcile.reading import extremes_differ, known, places, shown, spread, unfinished
+from ledger.run_state import DecodeState, DeviationState, Extremes, RunState
 
 DECODE: list[Invariant] = []
 

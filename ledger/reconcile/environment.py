@@ -8,13 +8,12 @@ from typing import Literal
 
 from ledger.bodies import CheckpointFile, EnvironmentObserved, ObservedComputeUnit, ObservedMemoryResource, Violation
 from ledger.documents import Finding
-from ledger.fold import RunState, Seen, trust
 from ledger.measurement import Measurement
 from ledger.plan import ComputeUnit, MemoryResource, Plan, PlannedFile
 from ledger.reconcile.catalogue import Invariant, declare, finding
 from ledger.reconcile.peak import required_bytes
 from ledger.reconcile.reading import HOST_KINDS, known, number, shown
-from ledger.run_state import BYTES
+from ledger.run_state import BYTES, RunState, Seen, trust
 
 ENVIRONMENT: list[Invariant] = []
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from ledger.bodies import ExecutionActivated
 from ledger.documents import Finding
-from ledger.fold import RunState, Seen
 from ledger.plan import Execution, Plan, RequiredState
 from ledger.reconcile.catalogue import Invariant, declare, finding
 from ledger.reconcile.reading import known, place_of, shown, there_at, unfinished
+from ledger.run_state import RunState, Seen
 
 EXECUTION: list[Invariant] = []
 

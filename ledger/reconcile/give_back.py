@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ledger.documents import Finding
-from ledger.fold import ReclamationState, RunState
 from ledger.plan import Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding
 from ledger.reconcile.reading import (
@@ -20,6 +19,7 @@ from ledger.reconcile.reading import (
     transient,
 )
 from ledger.reconcile.sums import misfits
+from ledger.run_state import ReclamationState, RunState
 
 GIVE_BACK: list[Invariant] = []
 

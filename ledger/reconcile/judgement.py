@@ -9,7 +9,6 @@ from ledger import canonical
 from ledger.bodies import Assurance, Verdict
 from ledger.documents import Accounting, Finding, RunDocument, VerdictDocument
 from ledger.errors import EventError
-from ledger.fold import RunState
 from ledger.plan import Plan
 from ledger.reconcile.accounting import account
 from ledger.reconcile.assurance import assurances, overall
@@ -24,6 +23,7 @@ from ledger.reconcile.memory import MEMORY
 from ledger.reconcile.plan import PLAN
 from ledger.reconcile.run import RUN
 from ledger.reconcile.staging import STAGING
+from ledger.run_state import RunState
 
 JUDGE_VERSION = "1"
 """Changes whenever some plan and events may be judged otherwise than before."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from ledger.bodies import MaterializationObserved, MemorySampled
 from ledger.documents import Finding
-from ledger.fold import MaterializationState, RunState, Seen, trust
 from ledger.plan import Materialization, Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding
 from ledger.reconcile.content import content_doubts
@@ -26,7 +25,7 @@ from ledger.reconcile.reading import (
     unfinished,
     within,
 )
-from ledger.run_state import BYTES
+from ledger.run_state import BYTES, MaterializationState, RunState, Seen, trust
 
 MATERIALIZATION: list[Invariant] = []
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from ledger.bodies import MemorySampled
 from ledger.documents import Finding
-from ledger.fold import TREE_CLASSES, TREE_MAPPINGS, RunState, Seen
 from ledger.plan import Plan
 from ledger.reconcile.accounting import (
     account,
@@ -41,7 +40,7 @@ from ledger.reconcile.residue import (
     unaccounted_evidence,
 )
 from ledger.reconcile.sums import misfits
-from ledger.run_state import BYTES
+from ledger.run_state import BYTES, TREE_CLASSES, TREE_MAPPINGS, RunState, Seen
 
 MEMORY: list[Invariant] = []
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ledger.fold import RunState
 from ledger.plan import Materialization, Plan
 from ledger.reconcile.reading import bytes_of, place_of, planned_in_order
+from ledger.run_state import RunState
 
 
 class Peak(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ledger.documents import Finding
-from ledger.fold import RunState
 from ledger.plan import Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding
+from ledger.run_state import RunState
 
 PLAN: list[Invariant] = []
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ledger.bodies import Census, MemorySampled
-from ledger.fold import Extremes, MaterializationState, ReclamationState, RunState, Said, Seen, trust
 from ledger.measurement import Measurement
 from ledger.plan import Materialization, Plan
-from ledger.run_state import BYTES
+from ledger.run_state import BYTES, Extremes, MaterializationState, ReclamationState, RunState, Said, Seen, trust
 
 HOST_KINDS = frozenset({"system-ram", "shared-memory"})
 """Memory Resource kinds whose bytes the operating system accounts to processes."""

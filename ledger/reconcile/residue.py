@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ledger.bodies import Census, MemorySampled
-from ledger.fold import RunState, Seen
 from ledger.measurement import Measurement, measured, unavailable
 from ledger.plan import Plan
 from ledger.reconcile.accounting import EVIDENCE_PREFIX
 from ledger.reconcile.peak import is_transient
 from ledger.reconcile.reading import is_host, number, place_of, samples_at
+from ledger.run_state import RunState, Seen
 
 
 class Growth(NamedTuple):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ledger.documents import Finding
-from ledger.fold import RunState
 from ledger.plan import Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding
 from ledger.reconcile.reading import each_found, samples_at
+from ledger.run_state import RunState
 
 RUN: list[Invariant] = []
 

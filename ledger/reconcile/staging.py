@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ledger.documents import Finding
-from ledger.fold import Extremes, MaterializationState, RunState
 from ledger.plan import Materialization, Plan
 from ledger.plan_doctrine import qualifying_finals
 from ledger.reconcile.catalogue import Invariant, declare, finding
@@ -22,6 +21,7 @@ from ledger.reconcile.reading import (
     transient,
     unfinished,
 )
+from ledger.run_state import Extremes, MaterializationState, RunState
 
 STAGING: list[Invariant] = []
 

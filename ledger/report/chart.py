@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ledger.documents import Finding
-from ledger.fold import RunState
 from ledger.plan import Plan
 from ledger.report.rows import is_about
 from ledger.report.timeline import Lane, Sample, Step, Timeline
 from ledger.report.wording import duration, inert, size
+from ledger.run_state import RunState
 
 WIDTH = 1120
 LEFT, RIGHT = 226, 942

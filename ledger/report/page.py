@@ -16,7 +16,6 @@ from markupsafe import Markup
 from ledger.compare_markdown import ratio as quotient
 from ledger.documents import ComparisonDocument, Finding, VerificationDocument
 from ledger.events import Event
-from ledger.fold import RunState
 from ledger.plan import Plan
 from ledger.reconcile import INVARIANTS, JUDGE_VERSION, Judgement
 from ledger.report import wording
@@ -32,6 +31,7 @@ from ledger.report.rows import (
     resource_rows,
 )
 from ledger.report.timeline import Reader, Timeline
+from ledger.run_state import RunState
 
 MOST_EVENTS = 2_000
 """Events that a page lists; those that findings name are listed whatever their number."""

@@ -10,12 +10,12 @@ from typing import Any
 from ledger import bodies
 from ledger.documents import Finding
 from ledger.events import Event
-from ledger.fold import MaterializationState, RunState
 from ledger.measurement import Measurement
 from ledger.plan import Materialization, Plan
 from ledger.reconcile import Judgement
 from ledger.reconcile.peak import required_bytes
 from ledger.report.wording import deviation, grouped, how, inert, said, shortened, size
+from ledger.run_state import MaterializationState, RunState
 
 MOST_DECODES = 400
 PLAIN_FIGURES = ("rss_anon", "rss_shmem", "rss_file", "tree_sum")

@@ -20,9 +20,9 @@ from ledger.bodies import (
     RunClosed,
 )
 from ledger.events import Event
-from ledger.fold import RunState
 from ledger.measurement import Measurements
 from ledger.plan import Materialization, Plan
+from ledger.run_state import RunState
 
 MOST_SAMPLES = 2_000
 """Samples kept of a run; of more, every second is left out, and the higher of two neighbours stays."""

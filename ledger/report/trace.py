@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ledger.events import Event
-from ledger.fold import RunState
 from ledger.plan import Plan
 from ledger.reconcile import Judgement
 from ledger.report.timeline import Lane, Timeline, read_timeline
 from ledger.report.wording import inert
+from ledger.run_state import RunState
 
 RUN = 1
 """The process that shows the run's own steps; Memory Resources come after it."""

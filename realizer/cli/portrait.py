@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from ledger.bodies import ModelIdentity, ReclamationObserved
     from ledger.documents import Accounting, Finding
-    from ledger.fold import DecodeState, Extremes, MaterializationState, RunState
     from ledger.plan import Plan
     from ledger.reconcile import Judgement
+    from ledger.run_state import DecodeState, Extremes, MaterializationState, RunState
 
 LONGEST_VALUE = 160
 """Characters of an expected or observed value that a terminal shows; --json has all of it."""

@@ -17,7 +17,7 @@ from realizer.cli.resolving import RunSource, open_run
 
 if TYPE_CHECKING:
     from ledger.events import Event
-    from ledger.fold import RunState
+    from ledger.run_state import RunState
     from realizer.cli.documents import StateDocument
 
 
@@ -144,7 +144,8 @@ def _walk(events: Iterator[Event], source: RunSource, as_json: bool) -> None:
 
 
 def _steps(events: Iterator[Event]) -> Iterator[tuple[Event, list[str]]]:
-    from ledger.fold import RunState, fold
+    from ledger.fold import fold
+    from ledger.run_state import RunState
 
     state = RunState()
     for event in events:

@@ -13,10 +13,10 @@ from ledger.errors import LedgerBroken, NotFound
 
 if TYPE_CHECKING:
     from ledger.events import Event
-    from ledger.fold import RunState
     from ledger.plan import Plan
     from ledger.reconcile import Judgement
     from ledger.recording import Recorded
+    from ledger.run_state import RunState
     from ledger.store import Store
 
 RUN_ID_PREFIX = re.compile(r"[0-9a-f-]+|@.*")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ledger.events import Event
-    from ledger.fold import RunState
+    from ledger.run_state import RunState
     from realizer.cli.resolving import RunSource
 
 CURVES = (("tree_sum", "memory, sum"), ("rss_anon", "private"), ("rss_shmem", "shared"))

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ledger.bodies import MemorySampled
-    from ledger.fold import RunState
     from ledger.measurement import Measurement
+    from ledger.run_state import RunState
 
 _OF_PROCESS = re.compile(r"pid:(?P<pid>\d+)\.(?P<fact>\w+)")
 _ON_DEVICE = re.compile(r"(?P<device>.+)\.pid:(?P<pid>\d+)")

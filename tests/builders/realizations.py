@@ -11,10 +11,11 @@ from typing import Any
 from adapters.causal_lm import CausalLM
 from ledger.canonical import sha256_digest
 from ledger.events import Actor, Event
-from ledger.fold import RunState, fold
+from ledger.fold import fold
 from ledger.plan import Plan, freeze, parse_plan
 from ledger.reconcile import Judgement, judge
 from ledger.recording import ListLedger, Recorder, uuid7
+from ledger.run_state import RunState
 from realizer import engine
 from realizer.adapter import Adapter
 from realizer.checkpoint import open_checkpoint

@@ -24,8 +24,9 @@ from ledger.bodies import (
     VerdictRecorded,
 )
 from ledger.events import Event
-from ledger.fold import KEPT_ACCESSES, MOST_IDS, MOST_LABELS, Extremes, RunState, fold, trust
+from ledger.fold import fold
 from ledger.measurement import measured, stated, unavailable
+from ledger.run_state import KEPT_ACCESSES, MOST_IDS, MOST_LABELS, Extremes, RunState, trust
 from tests.builders.runs import (
     RUN_ID,
     changed,

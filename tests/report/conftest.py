@@ -14,11 +14,12 @@ import pytest
 
 from ledger.bodies import Body, MaterializationReleased, RunOpened
 from ledger.events import Event
-from ledger.fold import RunState, fold
+from ledger.fold import fold
 from ledger.measurement import measured
 from ledger.plan import Plan, freeze, parse_plan
 from ledger.reconcile import Judgement, judge
 from ledger.report import render_report
+from ledger.run_state import RunState
 from tests.builders.runs import changed, clean_bodies, run_events, small_plan
 
 HOSTILE = "mat.<img src=x onerror=\"document.title='owned'\">'\x1b[31m\u202egpj"

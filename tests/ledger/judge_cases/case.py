@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ledger.bodies import Body, Verdict
-from ledger.fold import RunState, fold
+from ledger.fold import fold
 from ledger.measurement import Measurement, claimed, measured, stated, unavailable
 from ledger.plan import Plan
 from ledger.reconcile import Judgement, judge
+from ledger.run_state import RunState
 from tests.builders.runs import MIB, clean_bodies, edited_plan, gpu_plan, record, small_plan
 from tests.builders.runs import RUN_ID as RUN_ID
 
