@@ -184,7 +184,7 @@ class CausalLM:
                 found.append((planned.id, f"{seen[unit, staging]} is planned for the same; {self.name} keeps one"))
             seen[unit, staging] = planned.id
             if planned.representation != (expected := representation_of(planned)):
-                found.append((planned.id, f"representation {planned.representation!r} is none; here: {expected!r}"))
+                found.append((planned.id, f"{self.name} makes {expected!r} of it, not {planned.representation!r}"))
             resource = self._plan.memory_resources.get(planned.memory_resource_id)
             if staging and resource is not None and resource.kind == "accelerator-vram":
                 found.append((planned.id, "staging lies in host memory, where files are read to"))

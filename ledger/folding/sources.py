@@ -6,7 +6,6 @@ from ledger.bodies import SourceAccessed, SourceWatched
 from ledger.folding.keeping import keep
 from ledger.run_state import BYTES, KEPT_ACCESSES, Extremes, RunState, Seen
 
-
 WATCHED = (
     "armed",
     "overflowed",

@@ -295,11 +295,12 @@ def reference(
     with replacing(output, "the fixture") as scratch:
         digest = save_fixture(fixture, scratch)
     if as_json:
-        facts: dict[str, str | int | None] = {"tokens": len(ids), **fixture.provenance}
+        facts: dict[str, str | int | None] = {"tokens": len(ids) or None, **fixture.provenance}
         emit_json(WrittenDocument.of_file("reference", output, facts))
     elif output != "-":
+        given = f"{len(ids)} tokens in" if ids else "an input of the adapter's choice"
         say(
-            f"{output}: {digest}, {len(ids)} tokens in; next: "
+            f"{output}: {digest}, {given}; next: "
             + command("plan", "freeze", draft, "--reference", output, "-o", "plan.json")
         )
 
