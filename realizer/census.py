@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from ledger.bodies import Census
@@ -63,25 +64,18 @@ def scan(leave_out: Iterable[MemoryRange] = ()) -> Scan:
     own = {id(buffer) for buffer in buffers}
     # torch keeps a storage's Python object as long as the storage lives, so a bare one there says nothing of a holder
     own_starts = {buffer.data_ptr() for buffer in buffers if buffer is not None}
-    kinds: dict[type, int] = {}
     found: list[LiveTensor] = []
     unreadable = 0
-    for thing in gc.get_objects():
-        kind = type(thing)
-        known = kinds.get(kind)
-        if known is None:
-            # `issubclass` on the type alone: isinstance would ask lazy proxies for their class and wake them up
-            known = kinds[kind] = (
-                1 if issubclass(kind, torch.Tensor) else 2 if issubclass(kind, torch.UntypedStorage) else 0
-            )
-        if known == 0 or id(thing) in own:
+    for thing in _live(torch.Tensor, torch.UntypedStorage):
+        if id(thing) in own:
             continue
+        bare = issubclass(type(thing), torch.UntypedStorage)
         try:
-            live = _look(thing, bare=known == 2)
+            live = _look(thing, bare=bare)
         except (RuntimeError, NotImplementedError, TypeError):
             unreadable += 1
             continue
-        if live is not None and not (known == 2 and live.start in own_starts):
+        if live is not None and not (bare and live.start in own_starts):
             found.append(live)
     return Scan(tuple(found), unreadable)
 
@@ -242,9 +236,21 @@ def _tensors() -> Iterator[torch.Tensor]:
     torch = sys.modules.get("torch")
     if torch is None:
         return
-    for thing in gc.get_objects():
-        if issubclass(type(thing), torch.Tensor) and thing.device.type != "meta":
+    for thing in _live(torch.Tensor):
+        if thing.device.type != "meta":
             yield thing
+
+
+def _live(*kinds: type) -> list[Any]:
+    """Every object of those types, or of types derived from them, that the garbage collector knows.
+
+    Told by the type alone: `isinstance` would ask lazy proxies for their class and wake them up. There are hundreds of
+    thousands of objects, so each distinct type is asked once, and what is done for every object is done in C.
+    """
+    things = gc.get_objects()
+    types = [*map(type, things)]
+    wanted = {kind for kind in set(types) if issubclass(kind, kinds)}
+    return [*compress(things, map(wanted.__contains__, types))]
 
 
 @dataclass(frozen=True)
