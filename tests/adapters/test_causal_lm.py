@@ -411,7 +411,11 @@ def of(document: dict[str, Any], name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "subject", "says"),
     [
-        (lambda d: of(d, "mat.kv-cache").update(representation="paged"), "mat.kv-cache", "'paged' is none"),
+        (
+            lambda d: of(d, "mat.kv-cache").update(representation="paged"),
+            "mat.kv-cache",
+            "makes 'transformers-static-cache' of it, not 'paged'",
+        ),
         (lambda d: of(d, "mat.kv-cache").update(role="staging"), "mat.kv-cache", "no staging of state"),
         (lambda d: of(d, "mat.buffers.resident").update(logical_state_id="state.x"), "mat.buffers.resident", "state.x"),
         (lambda d: d["materializations"].remove(of(d, "mat.kv-cache")), "state.kv-cache", "no materialization"),
