@@ -40,11 +40,14 @@ class AdapterIdentity(Frozen):
 
     name, version: as the adapter calls itself.
     distribution: the package it came from, with its version.
+    files_digest: SHA-256 over the files of the package that its class is in; null for one of this program's own, which
+    `software.files_digest` covers, and in runs that did not record it.
     """
 
     name: str
     version: str
     distribution: str | None = None
+    files_digest: Measurement | None = None
 
 
 class SoftwareIdentity(Frozen):

@@ -137,6 +137,11 @@ def _residency(plan: Plan, events: Sequence[Event], proves: list[str], unknown: 
     ]
     if verified:
         proves.append(f"Source bytes and resident bytes read back were both digested: {', '.join(verified)}.")
+    limits += [
+        f"That computed tensors of {body.materialization_id} follow from the source: {body.source_digest.detail}."
+        for body in bodies
+        if body.materialization_id in verified and body.source_digest is not None and body.source_digest.detail
+    ]
     rest = [item for item in wanted if item not in verified]
     if rest:
         limits.append(f"That these hold the checkpoint's values: contents were not read back ({', '.join(rest)}).")

@@ -43,6 +43,9 @@ TORCH_NAMES = {
 }  # fmt: skip
 """torch's names of the safetensors dtypes whose elements torch can address one by one."""
 
+COMPUTED = "recomputed by the adapter from its sources"
+"""What a row of a tensor list says where the digest to compare with is the adapter's word, not the loader's."""
+
 MODES = ("eager", "cuda-graph")
 """The modes in which decode may run."""
 
@@ -311,11 +314,30 @@ def load_adapter(name: str) -> type[Adapter]:
         adapter: type[Adapter] = point.load()
     except Exception as error:
         said = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+        raise TallyError(f"adapter {name!r} cannot be imported: {said}", _import_hint(error, point)) from error
+    from realizer import answers  # which builds on this module
+
+    answers.require_members(adapter)
+    if adapter.name != name:
         raise TallyError(
-            f"adapter {name!r} cannot be imported: {said}",
-            "is `tallystick[realize]` installed, and no other package with a top-level `adapters` (AdapterHub's is one)?",
-        ) from error
+            f"adapter {name!r} calls itself {adapter.name!r}: the entry point and the class's `name` have to be the same",
+            f"change `name` of {point.value}, or the entry point",
+        )
     return adapter
+
+
+def _import_hint(error: Exception, point: EntryPoint) -> str:
+    """What to try: about this program's own packages where one of those is missing, else about the adapter's."""
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if missing in ("torch", "transformers", "safetensors", "numpy"):
+        return f"{missing} comes with `tallystick[realize]`: pip install 'tallystick[realize]'"
+    if missing in ("adapters", "realizer", "ledger"):
+        return (
+            f"does another package install a top-level `{missing}` too (AdapterHub's `adapters` is one)? `tally doctor`"
+        )
+    if isinstance(error, ModuleNotFoundError) and missing != point.module.partition(".")[0]:
+        return f"the package that offers {point.value} needs {missing}: install it"
+    return f"mend or reinstall the package that offers {point.value}"
 
 
 def adapter_for(plan: Plan) -> type[Adapter]:

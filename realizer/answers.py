@@ -52,9 +52,17 @@ def require_members(adapter: type[Adapter]) -> None:
     abstract: frozenset[str] = getattr(adapter, "__abstractmethods__", frozenset())
     if missing := [member for member in MEMBERS if member in abstract or not hasattr(adapter, member)]:
         raise AdapterFault(f"adapter {name_of(adapter)} lacks {', '.join(missing)}", SEE)
+    require_names(adapter)
+
+
+def require_names(adapter: type[Adapter]) -> None:
+    """Raises AdapterFault when `name` or `version`, which every run records, is not there or no text."""
     for member in ("name", "version"):
-        if not isinstance(getattr(adapter, member), str):
-            raise AdapterFault(f"adapter {name_of(adapter)}: `{member}` is no text", SEE)
+        if not hasattr(adapter, member):
+            raise AdapterFault(f"adapter {name_of(adapter)} lacks {member}: text, on the class", SEE)
+        if not isinstance(value := getattr(adapter, member), str):
+            what = f"is {type(value).__name__} {value!r}"
+            raise AdapterFault(f"adapter {name_of(adapter)}: `{member}` {what}; expected text", SEE)
 
 
 @contextmanager

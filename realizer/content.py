@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ledger.canonical import sha256_digest
 from ledger.measurement import Measurement, measured, unavailable
 from realizer import answers
-from realizer.adapter import Layout, TensorPlace
+from realizer.adapter import COMPUTED, Layout, TensorPlace
 from realizer.checkpoint import collector_paused
 from realizer.memory import SYSTEM_RAM, MemoryRange, allocate
 
@@ -107,8 +107,10 @@ def _laid_together(
     source, here = (sha256_digest("".join(lines).encode("utf-8")) for lines in (source_lines, resident_lines))
     method = f"{METHOD}, as they were read from the checkpoint"
     missing = f"{len(gaps)} of {len(rows)} have none; {gaps[0]}" if gaps else ""
+    computed = sum(place.derived for place in layout.places)
+    word = f"{computed} of {len(rows)} tensors are computed: their digests are the adapter's word" if computed else None
     return Content(
-        source_digest=unavailable(None, method, missing) if gaps else measured(source, None, method),
+        source_digest=unavailable(None, method, missing) if gaps else measured(source, None, method, detail=word),
         resident_digest=measured(here, None, f"{METHOD}, read back from {space}"),
         rows=f"[{','.join(rows)}]".encode(),
         differing=tuple(differing),
@@ -119,7 +121,7 @@ def _expected(place: TensorPlace, read: Mapping[str, str], derived: Mapping[str,
     """The digest that a place's bytes ought to have, or None; and where it comes from, or why there is none."""
     if place.derived:
         found = derived.get(place.name)
-        return found, "recomputed by the adapter from its sources" if found else "the adapter recomputes it not"
+        return found, COMPUTED if found else "the adapter recomputes it not"
     if len(place.sources) != 1:
         return None, f"made of {len(place.sources)} checkpoint tensors, and not cut into them"
     found = read.get(place.sources[0])

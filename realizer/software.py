@@ -12,7 +12,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata, util
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from ledger.bodies import AdapterIdentity, SoftwareIdentity
 from ledger.errors import TallyError
 from ledger.measurement import Measurement, Measurements, measured, unavailable
 from ledger.plan import Plan
+from realizer import answers
 from realizer.adapter import ENTRY_POINT_GROUP, Adapter, adapter_for
 
 DISTRIBUTION = "tallystick"
@@ -118,19 +119,36 @@ def _recorded_commit() -> str | None:
 
 def installed_digest() -> Measurement:
     """`sha256:` over one line `HEX  PATH` a file of our packages as imported, sorted by path, compiled files aside."""
-    method = f"SHA-256 over the files of {', '.join(PACKAGES)} as imported"
+    return _files_digest(PACKAGES)
+
+
+def _files_digest(packages: Sequence[str]) -> Measurement:
+    method = f"SHA-256 over the files of {', '.join(packages)} as imported"
     lines = []
     try:
-        for package in PACKAGES:
-            folder = _package_folder(package)
-            for path in folder.rglob("*"):
-                if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc":
-                    name = f"{package}/{path.relative_to(folder).as_posix()}"
-                    lines.append((name, hashlib.sha256(path.read_bytes()).hexdigest()))
+        for package in packages:
+            for name, path in _package_files(package):
+                with path.open("rb") as file:
+                    lines.append((name, hashlib.file_digest(file, "sha256").hexdigest()))
     except (TallyError, OSError) as error:
         return unavailable(None, method, str(error))
     text = "".join(f"{digest}  {name}\n" for name, digest in sorted(lines))
-    return measured("sha256:" + hashlib.sha256(text.encode("utf-8")).hexdigest(), None, method)
+    return measured("sha256:" + hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest(), None, method)
+
+
+def _package_files(package: str) -> Iterator[tuple[str, Path]]:
+    """Every file of a package, or the one of a module that is in none, with the name that it has in the digest."""
+    alone = sys.modules.get(package)
+    if alone is not None and not hasattr(alone, "__path__"):
+        if getattr(alone, "__file__", None) is None:
+            raise TallyError(f"module {package} has no file")
+        path = Path(str(alone.__file__))
+        yield path.name, path
+        return
+    folder = _package_folder(package)
+    for path in folder.rglob("*"):
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc":
+            yield f"{package}/{path.relative_to(folder).as_posix()}", path
 
 
 def _package_folder(package: str) -> Path:
@@ -148,11 +166,46 @@ def adapter_identity(plan: Plan, adapter: type[Adapter] | None) -> AdapterIdenti
             adapter = adapter_for(plan)
         except TallyError:
             return None  # the validation that follows says so, naming those there are
+    answers.require_names(adapter)
     distribution = None
+    modules = {adapter.__module__}
     for point in metadata.entry_points(group=ENTRY_POINT_GROUP):
-        if point.value == f"{adapter.__module__}:{adapter.__qualname__}" and point.dist is not None:
-            distribution = f"{point.dist.name} {point.dist.version}"
-    return AdapterIdentity(name=adapter.name, version=adapter.version, distribution=distribution)
+        if point.name == adapter.name and _offers(point, adapter):
+            modules.add(point.module)
+            if point.dist is not None:
+                distribution = f"{point.dist.name} {point.dist.version}"
+    return AdapterIdentity(
+        name=adapter.name, version=adapter.version, distribution=distribution, files_digest=_adapter_digest(modules)
+    )
+
+
+def _offers(point: metadata.EntryPoint, adapter: type[Adapter]) -> bool:
+    """Whether the entry point is that class, wherever it is defined (a package may export a class of a submodule of it).
+
+    Nothing is imported: a class that is at hand has its module loaded already.
+    """
+    found: object = sys.modules.get(point.module)
+    for name in filter(None, point.attr.split(".")):
+        found = getattr(found, name, None)
+    return found is adapter
+
+
+def _adapter_digest(modules: set[str]) -> Measurement | None:
+    """The digest of the files of the packages that the modules are in; None where all of them are of ours."""
+    packages = {_outermost(module) for module in modules}
+    if packages <= set(PACKAGES):
+        return None
+    return _files_digest(sorted(packages - set(PACKAGES)))
+
+
+def _outermost(module: str) -> str:
+    """The outermost package of a module that is no namespace (which others may share), else the module itself."""
+    names = module.split(".")
+    for count in range(1, len(names)):
+        package = ".".join(names[:count])
+        if getattr(sys.modules.get(package), "__file__", None) is not None:
+            return package
+    return module
 
 
 def process_facts(*, private: bool = False, argv: Sequence[str] | None = None) -> Measurements:

@@ -171,9 +171,21 @@ class ListedTensor(Document):
 
 
 class TensorRow(ListedTensor):
-    """A listed tensor and what it belongs to."""
+    """A listed tensor, what it belongs to, and what its two digests show.
+
+    `same`: the resident bytes are the source's. `computed`: they are those that the adapter computed for it, its word.
+    """
 
     materialization: str
+    content: Literal["same", "computed", "differs", "unknown"]
+
+
+class ReadBack(Document):
+    """When a materialization's bytes were read back: the event's sequence, and whether it is before the first decode."""
+
+    materialization: str
+    sequence: int
+    before_decode: bool
 
 
 class UnlistedMaterialization(Document):
@@ -191,6 +203,7 @@ class WeightsDocument(Document):
     run_id: str
     tensors: list[TensorRow]
     unlisted: list[UnlistedMaterialization]
+    read_back: list[ReadBack]
 
 
 class Span(Document):

@@ -1,9 +1,9 @@
-"""`tally weights`: every tensor of a run, where it lies, and whether its bytes are the source's."""
+"""`tally weights`: every tensor of a run, where it lies, whether its bytes are the source's, and who says so."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from realizer.cli.documents import TensorRow, WeightsDocument
+    from realizer.cli.documents import ListedTensor, TensorRow, WeightsDocument
 
 NOT_VERIFIED = "not listed: its content was not verified (realize --verify-content)"
+NOT_OF_SOURCE = "not listed: content is verified of what stays of an immutable source alone"
 
 
 @click.command()
@@ -29,12 +30,13 @@ def weights(run: str, ledger: str, as_json: bool) -> None:
     """List each tensor of a run, and whether it is the source's.
 
     Materialization, place, dtype, shape, bytes, and both digests or why there are none. Tensors are listed where
-    content was verified; of other materializations it says how many tensors they hold.
+    content was verified; of other materializations it says how many tensors they hold. The bytes were read back once:
+    what was written later is not seen. `as computed`: the digest to compare with is the adapter's word.
 
     \b
     Examples:
       tally weights @latest
-      tally weights @latest --json | jq '.tensors[] | select(.source_digest != .resident_digest)'
+      tally weights @latest --json | jq '.tensors[] | select(.content != "same")'
     """
     with open_run(run, ledger) as source:
         document = listed(source)
@@ -52,17 +54,20 @@ def listed(source: RunSource) -> WeightsDocument:
     from pydantic import TypeAdapter, ValidationError
 
     from ledger.fold import fold
-    from realizer.cli.documents import ListedTensor, TensorRow, UnlistedMaterialization, WeightsDocument
+    from realizer.cli.documents import ListedTensor, ReadBack, TensorRow, UnlistedMaterialization, WeightsDocument
 
     of_lists = TypeAdapter(list[ListedTensor])
     rows: list[TensorRow] = []
-    unlisted = []
-    for name, found in fold(source.events()).materializations.items():
-        if not found.observed:
-            continue
-        body = found.observed[-1].body
+    unlisted, read_back = [], []
+    state = fold(source.events())
+    last = {name: found.observed[-1] for name, found in state.materializations.items() if found.observed}
+    asked = any(event.body.tensors_blob is not None for event in last.values())
+    decodes = [decode.first for decode in state.decodes.values() if decode.first is not None]
+    for name, event in last.items():
+        body = event.body
         if body.tensors_blob is None:
-            unlisted.append(UnlistedMaterialization(materialization=name, tensors=body.tensors, why=NOT_VERIFIED))
+            why = NOT_OF_SOURCE if asked else NOT_VERIFIED
+            unlisted.append(UnlistedMaterialization(materialization=name, tensors=body.tensors, why=why))
             continue
         data = source.blob(body.tensors_blob)
         if data is None:
@@ -72,13 +77,27 @@ def listed(source: RunSource) -> WeightsDocument:
             )
         try:
             rows += [
-                TensorRow(materialization=name, **row.model_dump()) for row in of_lists.validate_json(data, strict=True)
+                TensorRow(materialization=name, content=_shown(row), **row.model_dump())
+                for row in of_lists.validate_json(data, strict=True)
             ]
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"]))
             raise LedgerBroken(f"the tensor list of {name} has not its form: {where}: {first['msg']}") from error
-    return WeightsDocument(run_id=source.run_id, tensors=rows, unlisted=unlisted)
+        before = bool(decodes) and event.sequence < min(decodes)
+        read_back.append(ReadBack(materialization=name, sequence=event.sequence, before_decode=before))
+    return WeightsDocument(run_id=source.run_id, tensors=rows, unlisted=unlisted, read_back=read_back)
+
+
+def _shown(row: ListedTensor) -> Literal["same", "computed", "differs", "unknown"]:
+    """What a row's two digests show. A digest that the adapter computed is no digest of the source's bytes."""
+    from realizer.adapter import COMPUTED
+
+    if row.source_digest is None or row.resident_digest is None:
+        return "unknown"
+    if row.source_digest != row.resident_digest:
+        return "differs"
+    return "computed" if row.why == COMPUTED else "same"
 
 
 def _parts(document: WeightsDocument) -> Iterator[RenderableType]:
@@ -105,8 +124,15 @@ def _parts(document: WeightsDocument) -> Iterator[RenderableType]:
             ]
             columns = ("materialization", "tensor", "dtype", "shape", "bytes", "device", "offset", "source", "resident")
             yield table((*columns, "content"), rows, right=("bytes", "offset"))
-        equal = sum(content(row).plain == "same" for row in document.tensors)
-        yield joined(f"{equal} of {len(document.tensors)} tensors hold the source's bytes")
+        same, computed = (sum(row.content == shown for row in document.tensors) for shown in ("same", "computed"))
+        yield joined(f"{same} of {len(document.tensors)} tensors hold the source's bytes")
+        if computed:
+            yield joined(f"{computed} of {len(document.tensors)} hold what the adapter computed for them: its word")
+        for read in document.read_back:
+            yield joined(
+                f"{read.materialization} was read back at event {read.sequence}"
+                f"{', before decode' if read.before_decode else ''}; what was written later is not seen"
+            )
     if document.unlisted:
         yield facts(
             (u.materialization, joined(f"{measured(u.tensors)} tensors", (u.why, "dim"))) for u in document.unlisted
@@ -115,6 +141,5 @@ def _parts(document: WeightsDocument) -> Iterator[RenderableType]:
 
 def content(row: TensorRow) -> Text:
     """Whether the resident bytes are the source's, or why nobody knows."""
-    if row.source_digest is None or row.resident_digest is None:
-        return cell(row.why, "yellow")
-    return cell("same", "green") if row.source_digest == row.resident_digest else cell("DIFFERS", "bold red")
+    said = {"same": ("same", "green"), "computed": ("as computed", "yellow"), "differs": ("DIFFERS", "bold red")}
+    return cell(*said.get(row.content, (row.why, "yellow")))

@@ -12,6 +12,7 @@ from ledger.bodies import MaterializationObserved
 from ledger.canonical import sha256_digest
 from ledger.plan import Plan
 from ledger.store import Store
+from realizer.adapter import COMPUTED
 from tests.builders.runs import changed, clean_bodies
 from tests.cli.conftest import Tally
 from tests.cli.seeding import FIRST, seed
@@ -33,7 +34,9 @@ def row(name: str, source: str | None, resident: str) -> dict[str, Any]:
     }
 
 
-ROWS = [row("same", A, A), row("flipped", A, B), row("unknown", None, B)]
+COMPUTED_ROW = {**row("scale", B, B), "why": COMPUTED}
+ROWS = [row("same", A, A), row("flipped", A, B), row("unknown", None, B), COMPUTED_ROW]
+SHOWN = ["same", "differs", "unknown", "computed"]
 
 
 def listing(location: Path, plan: Plan, data: bytes, *, stored: bool = True) -> None:
@@ -54,12 +57,26 @@ def test_each_tensor_is_listed_with_both_digests_or_why_not(tally: Tally, tmp_pa
     listing(tmp_path / "tally.db", plan, json.dumps(ROWS).encode())
     document = tally("weights", FIRST, "--json").json
     assert document["format"] == "tally.weights/1"
-    assert document["tensors"] == [{"materialization": "mat.weights.resident", **item} for item in ROWS]
-    assert "mat.kv-cache" in {item["materialization"] for item in document["unlisted"]}
+    assert document["tensors"] == [
+        {"materialization": "mat.weights.resident", "content": shown, **item}
+        for shown, item in zip(SHOWN, ROWS, strict=True)
+    ]
+    unlisted = {item["materialization"]: item["why"] for item in document["unlisted"]}
+    assert "immutable source alone" in unlisted["mat.kv-cache"], "content was verified, of the weights"
+    (read_back,) = document["read_back"]
+    assert read_back["before_decode"] is True
     text = tally("weights", FIRST).out
     assert "DIFFERS" in text
     assert "not digested" in text
-    assert "1 of 3 tensors hold the source's bytes" in text
+    assert "1 of 4 tensors hold the source's bytes" in text
+    assert "1 of 4 hold what the adapter computed for them: its word" in text
+    assert f"read back at event {read_back['sequence']}, before decode" in text
+
+
+def test_a_computed_tensor_that_differs_differs(tally: Tally, tmp_path: Path, plan: Plan) -> None:
+    listing(tmp_path / "tally.db", plan, json.dumps([{**COMPUTED_ROW, "resident_digest": A}]).encode())
+    assert tally("weights", FIRST, "--json").json["tensors"][0]["content"] == "differs"
+    assert "0 of 1 tensors hold the source's bytes" in tally("weights", FIRST).out
 
 
 def test_it_fits_80_columns(tally: Tally, tmp_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,8 +153,14 @@ def test_a_class_that_lacks_a_member_is_refused_by_naming_it(prepared: Prepared)
     assert carried.state.outcome == "failed"
     with pytest.raises(TypeError, match="abstract"):
         Half(None, None)  # type: ignore[arg-type, abstract]
-    with pytest.raises(AdapterFault, match="`version` is no text"):
-        answers.require_members(type("Numbered", (CausalLM,), {"version": 1}))
+    numbered = type("Numbered", (CausalLM,), {"version": 1})
+    with pytest.raises(AdapterFault, match="adapter 'causal_lm': `version` is int 1; expected text"):
+        answers.require_members(numbered)
+    carried = carry_out(prepared, adapter=numbered)
+    assert isinstance(carried.error, AdapterFault), "before the run's first event, which would record it"
+    assert carried.events == []
+    with pytest.raises(AdapterFault, match="Nameless lacks name: text, on the class"):
+        answers.require_names(type("Nameless", (), {"version": "1"}))  # type: ignore[arg-type]
     answers.require_members(CausalLM)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from realizer import content
-from realizer.adapter import Layout, TensorPlace
+from realizer.adapter import COMPUTED, Layout, TensorPlace
 from realizer.content import lay_together, resident_digests
 from realizer.memory import MemoryRange, allocate
 
@@ -114,6 +114,15 @@ def test_what_has_no_source_digest_is_unavailable_and_says_why(memory: MemoryRan
     assert "1 of 5" in str(found.source_digest.detail)
     assert why in str(found.source_digest.detail)
     assert found.resident_digest.observed
+
+
+def test_computed_tensors_are_said_to_be_the_adapters_word(memory: MemoryRange) -> None:
+    found = lay_together(LAYOUT, memory, *sources(memory))
+    assert found.source_digest.detail == "1 of 5 tensors are computed: their digests are the adapter's word"
+    (computed,) = [row for row in json.loads(found.rows) if row["why"] == COMPUTED]
+    assert computed["name"] == "c"
+    copied = Layout("test", tuple(place for place in LAYOUT.places if not place.derived))
+    assert lay_together(copied, memory, *sources(memory)).source_digest.detail is None
 
 
 def test_a_joined_place_that_is_not_cut_has_no_source_digest(memory: MemoryRange) -> None:

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from adapters.causal_lm import CausalLM
 from ledger.errors import NotFound, TallyError
 from realizer import adapter as registry
 from realizer.adapter import ENTRY_POINT_GROUP, adapter_for, adapter_names, load_adapter
 from realizer.answers import AdapterFault
 from realizer.checkpoint import open_checkpoint
 from realizer.cli.plans import _adapter
+from realizer.software import adapter_identity
 from tests.builders.checkpoints import tiny_model
 
 
@@ -34,7 +36,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
 def breaking(monkeypatch: pytest.MonkeyPatch) -> EntryPoint:
     """An adapter whose questions end in an error of its own; it comes first by name."""
 
-    class Breaking:
+    class Breaking(CausalLM):
         name = "a_breaking"
 
         @classmethod
@@ -80,3 +82,83 @@ def test_a_broken_adapter_does_not_keep_another_from_being_found(
     offer(monkeypatch, breaking, point("also_broken", "no_such_module:Any"))
     with pytest.raises(NotFound, match=r"`unsupported` raised KeyError: 'width'; adapter 'also_broken' cannot be imp"):
         _adapter(None, checkpoint)
+
+
+@pytest.fixture
+def reexported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An installed package that offers, by its own name, a class which a submodule of it defines."""
+    package = tmp_path / "reexporting"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .inner import Inner as Inner\n")
+    (package / "inner.py").write_text(
+        "from adapters.causal_lm import CausalLM\n\nclass Inner(CausalLM):\n    name = 'inner'\n    version = '3'\n"
+    )
+    metadata = tmp_path / "reexporting-0.7.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: reexporting\nVersion: 0.7\n")
+    (metadata / "entry_points.txt").write_text(
+        "[tallystick.adapters]\ninner = reexporting:Inner\nlong = reexporting:Inner\ngone = reexporting:Absent\n"
+        "needy = needing:Any\nmissing = no_such_package:Any\n"
+    )
+    (tmp_path / "needing.py").write_text("import no_such_thing\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("reexporting", "reexporting.inner"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        del sys.modules[name]
+    return package
+
+
+def test_the_distribution_and_the_files_of_a_class_that_is_exported_again_are_recorded(reexported: Path) -> None:
+    plan: Any = None
+    inner = load_adapter("inner")
+    found = adapter_identity(plan, inner)
+    assert found is not None
+    assert (found.name, found.version, found.distribution) == ("inner", "3", "reexporting 0.7")
+    assert found.files_digest is not None
+    assert found.files_digest.observed
+    (reexported / "inner.py").write_text((reexported / "inner.py").read_text() + "# one byte more\n")
+    changed = adapter_identity(plan, inner)
+    assert changed is not None
+    assert changed.files_digest != found.files_digest
+    ours = adapter_identity(plan, CausalLM)
+    assert ours is not None
+    assert ours.files_digest is None, "software.files_digest covers it"
+
+
+def test_an_adapter_of_no_file_has_no_digest_and_says_so(breaking: EntryPoint) -> None:
+    plan: Any = None
+    offered = breaking.load()
+    offered.__module__ = "a_breaking"
+    found = adapter_identity(plan, offered)
+    assert found is not None
+    assert found.distribution is None
+    assert found.files_digest is not None
+    assert "has no file" in str(found.files_digest.detail)
+
+
+def test_what_is_wrong_with_an_offered_class_is_said_when_it_is_loaded(
+    reexported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TallyError, match="adapter 'long' calls itself 'inner'"):
+        load_adapter("long")
+    for name, hint in (
+        ("gone", "mend or reinstall the package that offers reexporting:Absent"),
+        ("needy", "the package that offers needing:Any needs no_such_thing: install it"),
+        ("missing", "mend or reinstall the package that offers no_such_package:Any"),
+    ):
+        with pytest.raises(TallyError, match="cannot be imported") as raised:
+            load_adapter(name)
+        assert raised.value.hint == hint
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    (reexported.parent / "needing.py").write_text("import transformers\n")
+    monkeypatch.delitem(sys.modules, "needing", raising=False)
+    with pytest.raises(TallyError) as raised:
+        load_adapter("needy")
+    assert "tallystick[realize]" in str(raised.value.hint)
+    inner = load_adapter("inner")
+    monkeypatch.setattr(inner, "decode", None)
+    monkeypatch.delattr(inner, "decode")
+    load_adapter("inner")  # inherited
+    monkeypatch.setattr(inner, "version", 1)
+    with pytest.raises(AdapterFault, match="`version` is int 1"):
+        load_adapter("inner")
