@@ -166,6 +166,15 @@ class Extremes:
             self.unknown = sequence
 
 
+class Ends(NamedTuple):
+    """The lowest and the highest of a figure, and the samples that show them."""
+
+    low: int | float
+    lowest: Seen[MemorySampled]
+    high: int | float
+    highest: Seen[MemorySampled]
+
+
 @dataclass
 class ReclamationState:
     """Every `reclamation.observed` of one staging materialization in one phase."""
@@ -309,9 +318,15 @@ class RunState:
     watch: dict[str, Extremes] = field(default_factory=dict)
     source_accesses: AccessState = field(default_factory=AccessState)
     samples: dict[str, list[Seen[MemorySampled]]] = field(default_factory=dict)
-    """Label -> its samples: of those that a plan demands the first ones, of others the first and the last."""
+    """Label -> its samples: of those that a plan demands the first ones, of others the first and the last. Of what is
+    between, `stretches` keeps the ends."""
     labels: dict[str, int] = field(default_factory=dict)
     """Label -> first sequence, also of those whose samples are not kept."""
+    stretches: dict[tuple[int, frozenset[str] | None], dict[str, Ends]] = field(default_factory=dict)
+    """(`changes` by then, owners in the census) -> what is compared -> the ends of it, over the samples that no label
+    keeps (`ledger.folding.stretches`)."""
+    changes: int = 0
+    """How often something began, was first seen or was released: until the next one, samples are judged alike."""
     sample_gaps: dict[str, int] = field(default_factory=dict)
     """Judged figure that some sample could not read (`process/KEY`, `cuda/KEY`, `census/KEY`) -> first sequence."""
     samples_seen: int = 0

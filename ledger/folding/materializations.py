@@ -60,11 +60,13 @@ def _say_measured(
     _say(state, found, fact, sequence, Said(origin, level, None if level == "unknown" else value.value))
 
 
-def _is_there(found: MaterializationState, sequence: int, *, begins: bool) -> None:
+def _is_there(state: RunState, found: MaterializationState, sequence: int, *, begins: bool) -> None:
     """It exists now. `begins` says that the event makes it exist, rather than looks at it."""
     if not found.spans:
+        state.changes += 1
         found.spans.append((sequence, None))
     elif found.spans[-1][1] is not None:
+        state.changes += 1
         keep(found.rematerialized, sequence)
         keep(found.spans, (sequence, None))
     elif begins:
@@ -76,7 +78,7 @@ def started(state: RunState, sequence: int, body: MaterializationStarted) -> Non
     found = _materialization(state, body.materialization_id)
     if found is None:
         return
-    _is_there(found, sequence, begins=True)
+    _is_there(state, found, sequence, begins=True)
     keep(found.started, Seen(sequence, body))
     for fact, value in (
         ("unit", body.logical_state_id),
@@ -95,7 +97,7 @@ def realized(state: RunState, sequence: int, body: MaterializationRealized) -> N
         return
     begun = found.started[-1].sequence if found.started else -1
     again = bool(found.realized) and found.realized[-1].sequence > begun
-    _is_there(found, sequence, begins=again)
+    _is_there(state, found, sequence, begins=again)
     keep(found.realized, Seen(sequence, body))
     for fact, value in (
         ("unit", body.logical_state_id),
@@ -123,7 +125,9 @@ def observed(state: RunState, sequence: int, body: MaterializationObserved) -> N
         before = found.observed[-1].body if found.observed and found.live else None
         elsewhere = before is not None and bool(ranges) and bool(before.ranges) and before.ranges != body.ranges
         # A probe may look twice; a document that lists a materialization twice has it twice.
-        _is_there(found, sequence, begins=elsewhere or (before is not None and trust(body.live) == "declared"))
+        _is_there(state, found, sequence, begins=elsewhere or (before is not None and trust(body.live) == "declared"))
+    if not found.observed:
+        state.changes += 1
     keep(found.observed, Seen(sequence, body))
     _say(state, found, "unit", sequence, Said("observed", "observed", body.logical_state_id))
     for fact, value in (("role", body.role), ("persistence", body.persistence)):
@@ -175,6 +179,7 @@ def refused(state: RunState, sequence: int, body: ReleaseRefused) -> None:
 
 def released(state: RunState, sequence: int, body: MaterializationReleased) -> None:
     step(state, sequence)
+    state.changes += 1
     if state.first_release is None:
         state.first_release = sequence
     found = _materialization(state, body.materialization_id)

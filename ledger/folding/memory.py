@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ledger.bodies import MemorySampled
-from ledger.folding.keeping import keep, keep_each, overflow
+from ledger.folding.keeping import keep_each, overflow
+from ledger.folding.stretches import stretch
 from ledger.measurement import Measurement
 from ledger.run_state import (
     AT_REST,
@@ -34,12 +35,15 @@ def sampled(state: RunState, sequence: int, body: MemorySampled) -> None:
     if kept is not None and demanded:
         keep_each(state, f"samples {label}", kept, Seen(sequence, body))
     elif kept is not None:
-        keep(kept, Seen(sequence, body), 2)
+        kept[1:] = [Seen(sequence, body)]
+        stretch(state, sequence, body)
     else:
         if len(state.samples) < (MOST_DEMANDED if demanded else MOST_LABELS) or label in STANDING_LABELS:
             state.samples[label] = [Seen(sequence, body)]
         elif demanded:
             overflow(state, "samples")
+        else:
+            stretch(state, sequence, body)
         if len(state.labels) < MOST_IDS:
             state.labels.setdefault(label, sequence)
     _read(state, sequence, "process/", body.process, READ_AT_EACH_SAMPLE, raises=not first_baseline)

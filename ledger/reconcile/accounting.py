@@ -16,6 +16,7 @@ from ledger.reconcile.peak import is_transient
 from ledger.reconcile.reading import (
     HOST_KINDS,
     census_at,
+    every_sample,
     exists,
     is_host,
     number,
@@ -201,18 +202,17 @@ def transient_peak(plan: Plan, state: RunState) -> Measurement:
     most: int | float | None = None
     declared = trust(idle) != "observed"
     lasting = _persistent_host(plan, state)
-    for kept in state.samples.values():
-        for seen in kept:
-            if seen.sequence <= baseline.sequence:
-                continue
-            figure = seen.body.process.get("vm_hwm")
-            high = number(figure)
-            if figure is None or high is None:
-                return unavailable("bytes", method, f"VmHWM at {seen.body.label} is not known")
-            declared = declared or trust(figure) != "observed"
-            live = sum(size for found, size in lasting if there_at(found, seen.sequence))
-            rise = max(high - start - live, 0)
-            most = rise if most is None or rise > most else most
+    for seen in every_sample(state):
+        if seen.sequence <= baseline.sequence:
+            continue
+        figure = seen.body.process.get("vm_hwm")
+        high = number(figure)
+        if figure is None or high is None:
+            return unavailable("bytes", method, f"VmHWM at {seen.body.label} is not known")
+        declared = declared or trust(figure) != "observed"
+        live = sum(size for found, size in lasting if there_at(found, seen.sequence))
+        rise = max(high - start - live, 0)
+        most = rise if most is None or rise > most else most
     if most is None:
         return unavailable("bytes", method, "there is no sample")
     return stated(most, "bytes", method, source="declared") if declared else measured(most, "bytes", method)

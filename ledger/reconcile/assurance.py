@@ -8,7 +8,7 @@ from ledger.bodies import Assurance, MaterializationObserved
 from ledger.measurement import Measurement
 from ledger.plan import Plan
 from ledger.reconcile.content import content_doubts
-from ledger.reconcile.reading import known, persistent, planned_in_order
+from ledger.reconcile.reading import every_sample, known, persistent, planned_in_order
 from ledger.run_state import READ_AT_EACH_SAMPLE, Extremes, MaterializationState, RunState, is_digest, trust
 
 LEVELS: tuple[Assurance, ...] = ("declared", "observed", "content-verified")
@@ -119,14 +119,13 @@ def _single_figures(state: RunState) -> Iterator[Measurement]:
     for execution in state.executions.values():
         for activated in execution.activations:
             yield activated.body.compute_unit_id
-    for kept in state.samples.values():
-        for sampled in kept:
-            process, census = sampled.body.process, sampled.body.census
-            yield from (process[key] for key in READ_AT_EACH_SAMPLE if key in process)
-            yield from sampled.body.cuda.values()
-            if census is not None:
-                yield from (census.unowned_host_bytes, census.unowned_device_bytes, census.unowned_host_storages)
-                yield from census.by_owner.values()
+    for sampled in every_sample(state):
+        process, census = sampled.body.process, sampled.body.census
+        yield from (process[key] for key in READ_AT_EACH_SAMPLE if key in process)
+        yield from sampled.body.cuda.values()
+        if census is not None:
+            yield from (census.unowned_host_bytes, census.unowned_device_bytes, census.unowned_host_storages)
+            yield from census.by_owner.values()
 
 
 def _many_figures(state: RunState) -> Iterator[Extremes]:

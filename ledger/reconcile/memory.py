@@ -23,6 +23,7 @@ from ledger.reconcile.catalogue import Invariant, declare, finding
 from ledger.reconcile.peak import peaks
 from ledger.reconcile.reading import (
     FINAL_LABELS,
+    every_sample,
     known,
     number,
     samples_at,
@@ -166,16 +167,15 @@ def host_memory_is_explained(plan: Plan, state: RunState) -> Iterator[Finding]:
                 observed=gaps,
                 events=[one.sequence if one else None],
             )
-    for label, kept in sorted(state.samples.items()):
-        for seen in kept:
-            if wrong := misfits(seen.body.process, plan.host_noise_bytes):
-                yield finding(
-                    "memory.mirror-unknown",
-                    f"{label} sum",
-                    expected="figures that add up",
-                    observed=wrong,
-                    events=[seen.sequence],
-                )
+    for seen in every_sample(state):
+        if wrong := misfits(seen.body.process, plan.host_noise_bytes):
+            yield finding(
+                "memory.mirror-unknown",
+                f"{seen.body.label} sum",
+                expected="figures that add up",
+                observed=wrong,
+                events=[seen.sequence],
+            )
     unread = {
         what: event
         for what, event in state.sample_gaps.items()

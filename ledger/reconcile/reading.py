@@ -148,27 +148,29 @@ def samples_at(state: RunState, label: str) -> list[Seen[MemorySampled]]:
     return state.samples.get(label, [])
 
 
+def every_sample(state: RunState) -> list[Seen[MemorySampled]]:
+    """Every kept sample, in order, each once: by its label, or because it shows most or least of something."""
+    found = {seen.sequence: seen for kept in state.samples.values() for seen in kept}
+    for ends in state.stretches.values():
+        for end in ends.values():
+            found[end.lowest.sequence], found[end.highest.sequence] = end.lowest, end.highest
+    return [found[sequence] for sequence in sorted(found)]
+
+
 def samples_at_rest(state: RunState) -> list[Seen[MemorySampled]]:
     """Every kept sample, in order, that may show nothing but what the plan keeps or has not released yet: those from the
     first release on, and the final ones. Baselines are none: a census knows only what is new since."""
     released = state.first_release
-    return sorted(
-        (
-            seen
-            for label, kept in state.samples.items()
-            for seen in kept
-            if label in FINAL_LABELS or (label != "baseline" and released is not None and seen.sequence > released)
-        ),
-        key=lambda seen: seen.sequence,
-    )
+    return [
+        seen
+        for seen in samples_since_baseline(state)
+        if seen.body.label in FINAL_LABELS or (released is not None and seen.sequence > released)
+    ]
 
 
 def samples_since_baseline(state: RunState) -> list[Seen[MemorySampled]]:
     """Every kept sample but baselines, in order."""
-    return sorted(
-        (seen for label, kept in state.samples.items() for seen in kept if label != "baseline"),
-        key=lambda seen: seen.sequence,
-    )
+    return [seen for seen in every_sample(state) if seen.body.label != "baseline"]
 
 
 def census_at(state: RunState, label: str) -> tuple[Seen[MemorySampled], Census] | None:

@@ -26,6 +26,7 @@ from ledger.bodies import (
 from ledger.events import Event
 from ledger.fold import fold
 from ledger.measurement import measured, stated, unavailable
+from ledger.reconcile.reading import every_sample
 from ledger.run_state import KEPT_ACCESSES, MOST_IDS, MOST_LABELS, Extremes, RunState, trust
 from tests.builders.runs import (
     RUN_ID,
@@ -304,3 +305,27 @@ def test_running_peaks_are_the_highest_of_any_sample() -> None:
         for body in bodies
         if isinstance(body, MemorySampled)
     )
+
+
+def test_looks_that_all_differ_are_kept_by_what_they_show_and_not_by_their_number() -> None:
+    def kept(times: int) -> int:
+        like = sample(PLAN, "following", [])
+        looks: list[Body] = [
+            like.model_copy(update={"process": {**like.process, "tree_sum": measured(n, "bytes", "looked")}})
+            for n in range(times)
+        ]
+        state = fold(run_events([clean_bodies(PLAN)[0], *looks], PLAN))
+        return len({seen.sequence for seen in every_sample(state)})
+
+    assert kept(400) == kept(40) < 10
+
+
+def test_stretches_without_room_are_said_to_be_left_out() -> None:
+    like = sample(PLAN, "following", [])
+    looks: list[Body] = [
+        like.model_copy(
+            update={"census": like.census.model_copy(update={"by_owner": {f"x{n}": measured(1, "bytes", "")}})}
+        )  # type: ignore[union-attr]
+        for n in range(MOST_LABELS + 3)
+    ]
+    assert fold(run_events([clean_bodies(PLAN)[0], *looks], PLAN)).overflowed == {"samples": 2}

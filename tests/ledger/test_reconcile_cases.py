@@ -22,6 +22,7 @@ from tests.ledger.judge_cases.materializations import MATERIALIZATIONS
 from tests.ledger.judge_cases.memories import MEMORIES
 from tests.ledger.judge_cases.plans import PLANS
 from tests.ledger.judge_cases.runs import RUNS
+from tests.ledger.judge_cases.samples import SAMPLES, hidden, value
 from tests.ledger.judge_cases.stagings import STAGINGS
 from tests.ledger.judge_cases.steps import (
     activation,
@@ -53,6 +54,7 @@ CASES = [
     *DECODES,
     *MEMORIES,
     *COPIES,
+    *SAMPLES,
     *WITNESSES,
     *RUNS,
 ]
@@ -93,6 +95,7 @@ def test_every_code_has_a_case() -> None:
         (reclaimed("after-decode", region_mapped=declared(0)), "declared"),
         (watch(tree_accesses=declared(0)), "declared"),
         (sampled("closing", checkpoint_mappings=declared(0)), "declared"),
+        (hidden(value("process/new_tmpfs_files", declared(0))), "declared"),
         (at_the_end({"census/unowned_host_bytes": declared(0)}), "declared"),
         (activation(compute_unit_id=declared("cpu0")), "declared"),
         (looked_again(WEIGHTS, {}, {}, {"storages": declared(2)}, {}, {}), "declared"),
