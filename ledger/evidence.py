@@ -6,6 +6,7 @@ file alone: no ledger, no network, no torch. Keys are never taken from the file,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,7 +23,9 @@ from ledger.evidence_open import Envelope, Evidence, open_envelope, read_stateme
 from ledger.evidence_policy import ASSURANCES, Policy, PolicyError, Requirements, read_policy
 from ledger.evidence_scope import Conclusions, conclude
 from ledger.evidence_seal import EvidenceInput, Proven, seal
+from ledger.fold import fold
 from ledger.keys import key_id
+from ledger.reconcile import why_no_witness
 
 __all__ = [
     "Evidence",
@@ -40,24 +43,34 @@ __all__ = [
     "verify",
 ]
 
-UNCHECKED = "completeness unchecked: the list of prior runs is the signer's word; give --ledger to prove it"
+UNCHECKED = (
+    "completeness unchecked: the prior runs, the end of the run and the list of witnesses are the signer's word; "
+    "give --ledger to prove them"
+)
 
 
+MAX_REASONS = 3
 MAX_PROBLEMS = 50
 """Problems listed; a file can be made to have a million."""
 
 
 @dataclass(frozen=True)
 class LedgerView:
-    """What a verifier's own ledger says: its roots at the sizes asked for, and the prior runs as at the evidence's size.
+    """What a verifier's own ledger says: its roots at the sizes asked for, and what the evidence must hold to be whole.
 
     `roots` maps a tree size to its root, for those sizes that the ledger has reached; computed from the envelopes' bytes.
+    `prior_runs`, `run_events` (how many events the run has) and `witnesses` (run that names it as watched -> how many
+    events) are as at the evidence's size. `later_events` counts those of the run after that, up to its first verdict and
+    without supersessions: evidence that ends before the verdict has left something out.
     """
 
     origin: str
     size: int
     roots: Mapping[int, bytes]
     prior_runs: Sequence[PriorRun]
+    run_events: int
+    later_events: int
+    witnesses: Mapping[str, int]
 
 
 @dataclass
@@ -68,6 +81,7 @@ class _Answer:
     problems: list[Problem] = field(default_factory=list)
     unmet: list[str] = field(default_factory=list)
     completeness: str | None = None
+    complete: bool = False
     conclusions: Conclusions | None = None
     evidence: Evidence | None = None
     anchored: bool = False
@@ -209,13 +223,17 @@ def _pin(answer: _Answer, evidence: Evidence, pin: Checkpoint, view: LedgerView 
     elif (view.roots[pin.size], view.roots[tree.size]) != (pin.root, tree.root):
         which = "pin" if view.roots[pin.size] != pin.root else "evidence"
         answer.add([fault("pin", "fork", f"the ledger given has another root than the {which} at that size")])
+    elif pin.size == 0:
+        answer.unmet.append(f"pin: it is at size 0, and vouches for none of the run's {len(evidence.recorded)} events")
     else:
         answer.settle("pin")
         if pin.size > tree.size:
             answer.anchored = True
         else:
+            covered = sum(place.position < pin.size for place in evidence.recorded)
             answer.unmet.append(
-                f"pin: it holds, but at size {pin.size} it is older than the run, which ends at {tree.size}"
+                f"pin: it holds, but at size {pin.size} it is older than the run, which ends at {tree.size}: it covers "
+                f"{covered} of the run's {len(evidence.recorded)} events"
             )
 
 
@@ -230,28 +248,76 @@ def _completeness(answer: _Answer, evidence: Evidence, view: LedgerView | None) 
         code: ProblemCode = "rollback" if view.origin == tree.origin and view.size < tree.size else "fork"
         answer.add([fault("chain", code, detail)])
         return
+    lacking = {
+        "the run": _cut_run(evidence, view),
+        "the witnesses": _cut_witnesses(evidence, view),
+        "the prior runs": _other_prior_runs(evidence, view),
+    }
+    differing = [what for what, faults in lacking.items() if faults]
+    for faults in lacking.values():
+        answer.add(faults)
+    if differing:
+        answer.completeness = f"incomplete: the ledger differs from the evidence on {', '.join(differing)}"
+        return
+    answer.complete = True
+    held = f"{_many(len(view.prior_runs), 'prior run')} and {_many(len(view.witnesses), 'witness', 'witnesses')}"
+    answer.completeness = f"complete: the ledger has the same {view.run_events} events, {held} at size {tree.size}"
+
+
+def _many(count: int, one: str, more: str | None = None) -> str:
+    return f"{count} {one if count == 1 else more or one + 's'}"
+
+
+def _cut_run(evidence: Evidence, view: LedgerView) -> list[Fault]:
+    """The run has as many events in the ledger at the evidence's size, and does not go on after it to a verdict."""
+    stated = len(evidence.recorded)
+    if view.run_events != stated:
+        detail = f"the run has {view.run_events} events in the ledger at that size, {stated} in the evidence"
+        return [fault("chain", "tail", detail)]
+    if view.later_events and not isinstance(evidence.events[-1].body, VerdictRecorded):
+        detail = (
+            f"the evidence ends after {stated} events of the run, without a verdict; in the ledger {view.later_events} "
+            "more follow"
+        )
+        return [fault("chain", "tail", detail, position=evidence.recorded[-1].position, sequence=stated - 1)]
+    return []
+
+
+def _cut_witnesses(evidence: Evidence, view: LedgerView) -> list[Fault]:
+    """The runs that name this one as watched are those in the ledger at that size, with as many events."""
+    sealed = zip(evidence.statement.predicate.witnesses, evidence.witness_records, strict=True)
+    stated = {witness.run_id: len(records) for witness, records in sealed}
+    found = []
+    for run_id in sorted(stated.keys() | view.witnesses.keys()):
+        there, here = view.witnesses.get(run_id, 0), stated.get(run_id, 0)
+        if there != here:
+            detail = f"witness {run_id} has {there} events in the ledger at that size, {here} in the evidence"
+            found.append(fault("chain", "tail" if here else "proof", detail))
+    return found
+
+
+def _other_prior_runs(evidence: Evidence, view: LedgerView) -> list[Fault]:
     stated, found = evidence.prior_runs, list(view.prior_runs)
     if stated == found:
-        answer.completeness = f"complete: the ledger lists the same {len(found)} prior runs at size {tree.size}"
-        return
-    answer.completeness = "incomplete: the ledger lists other prior runs"
+        return []
     in_file, in_ledger = set(stated), set(found)
     missing = [run for run in found if run not in in_file]
     extra = [run for run in stated if run not in in_ledger]
     if not missing and not extra:
-        answer.add(
-            [fault("chain", "proof", "the prior runs stated are those in the ledger, but not once each in order")]
-        )
-        return
+        return [fault("chain", "proof", "the prior runs stated are those in the ledger, but not once each in order")]
     first = (missing or extra)[0]
     detail = f"prior run {first.run_id} is " + (
         "in the ledger, not so in the evidence" if missing else "not in the ledger"
     )
-    answer.add([fault("chain", "proof", detail, position=first.position)])
+    return [fault("chain", "proof", detail, position=first.position)]
 
 
 def _judge(answer: _Answer, evidence: Evidence) -> None:
-    """Judge again. By the same judge version everything that was concluded must come out the same."""
+    """Judge again. By the same judge version everything that was concluded must come out the same.
+
+    What another version concluded cannot be checked here, so the statement may name no other than the run's own verdict
+    does: a name made up would free every conclusion in the file from the check.
+    """
     predicate = evidence.statement.predicate
     try:
         conclusions = conclude(evidence.plan, evidence.events, evidence.witnesses)
@@ -261,18 +327,37 @@ def _judge(answer: _Answer, evidence: Evidence) -> None:
     answer.conclusions = conclusions
     if predicate.environment != conclusions.environment:
         answer.add([fault("judge", "judge", "the environment stated is not the one that the events hold")])
-    if predicate.judge_version == conclusions.judge_version:
+    ours = predicate.judge_version == conclusions.judge_version
+    if ours:
         for name in ("verdict", "assurance", "findings", "accounting", "scope"):
             if getattr(predicate, name) != getattr(conclusions, name):
                 answer.add([fault("judge", "judge", f"judged again, {name} differs from what is stated")])
     for event in evidence.events:
         body = event.body
-        if isinstance(body, VerdictRecorded) and body.judge_version == conclusions.judge_version:
+        if not isinstance(body, VerdictRecorded):
+            continue
+        if not ours and not _came_after(predicate.judge_version, body.judge_version, conclusions.judge_version):
+            detail = f"concluded by judge {predicate.judge_version!r}; the verdict recorded is judge {body.judge_version!r}'s"
+            answer.add([fault("judge", "judge", detail, sequence=event.sequence)])
+        if body.judge_version == conclusions.judge_version:
             again = (conclusions.verdict, conclusions.assurance)
             if (body.verdict, body.assurance) != again:
                 detail = f"recorded {body.verdict} ({body.assurance}); judged again {again[0]} ({again[1]})"
                 answer.add([fault("judge", "judge", detail, sequence=event.sequence)])
-    answer.settle("judge")
+    answer.states.setdefault("judge", "ok" if ours else "not-checked")
+
+
+def _came_after(stated: str, recorded: str, ours: str) -> bool:
+    """Whether a statement may be by that judge: the one of the verdict recorded, or one between it and ours.
+
+    A run of an old judge that a newer program sealed names the newer one.
+    """
+    if stated == recorded:
+        return True
+    versions = (recorded, stated, ours)
+    return all(re.fullmatch("[0-9]{1,9}", text, re.ASCII) for text in versions) and int(recorded) < int(stated) < int(
+        ours
+    )
 
 
 def _finished(answer: _Answer, require: Requirements, challenge: str | None) -> VerificationDocument:
@@ -298,6 +383,18 @@ def _finished(answer: _Answer, require: Requirements, challenge: str | None) -> 
     return answer.document()
 
 
+def _unwitnessed(evidence: Evidence) -> str | None:
+    """Why no witness counts, by the judge's rule; None when one does."""
+    state = fold(evidence.events)
+    reasons = []
+    for events in evidence.witnesses:
+        reason = why_no_witness(state, fold(events))
+        if reason is None:
+            return None
+        reasons.append(f"{events[0].run_id} does not count: {reason}")
+    return "; ".join(reasons[:MAX_REASONS]) or "no separate process watched this run"
+
+
 def _unmet(name: str, answer: _Answer, evidence: Evidence | None, challenge: str | None) -> str | None:
     """Why a requirement is not met, or None when it is. `evidence` is null unless everything in it holds together."""
     if name == "signature":
@@ -316,19 +413,18 @@ def _unmet(name: str, answer: _Answer, evidence: Evidence | None, challenge: str
         return (
             None if place.position < opened else f"frozen at position {place.position}, opened before that at {opened}"
         )
-    complete = (answer.completeness or "").startswith("complete:")
     if name == "complete":
-        return None if complete else "it was not proven: give --ledger"
+        return None if answer.complete else "it was not proven: give --ledger"
     if name == "first-run":
         if evidence.prior_runs:
             count = len(evidence.prior_runs)
             return f"{count} earlier {'run of this model is' if count == 1 else 'runs of this model are'} listed"
-        vouched = complete or answer.states.get("signature") == "ok"
+        vouched = answer.complete or answer.states.get("signature") == "ok"
         return None if vouched else "nobody vouches for the empty list: give --key or --ledger"
     if name == "blobs":
         return (
             None if answer.states.get("blobs") == "ok" else "documents are named by digest only: export with --attach"
         )
     if name == "witness":
-        return None if evidence.witnesses else "no separate process watched this run"
+        return _unwitnessed(evidence)
     return None

@@ -19,9 +19,9 @@ NAMES: dict[str, str] = {
     "frozen": "the plan was frozen, in the same ledger, before the run was opened",
     "challenge": "the run was opened with the challenge given to verify",
     "first-run": "no earlier run of the same model is in the ledger, by the signer's word or proven with --ledger",
-    "complete": "the list of prior runs was proven complete from a ledger",
+    "complete": "proven from a ledger that no event, witness or prior run was left out",
     "blobs": "every document that events refer to is attached and unaltered",
-    "witness": "a separate process recorded what it saw",
+    "witness": "a separate process took samples of the run, to its end",
 }
 """Requirements without a value, and what each demands. With one: `assurance=LEVEL` and `plan=sha256:...`."""
 

@@ -30,7 +30,8 @@ from ledger.evidence_form import (
 )
 from ledger.fold import fold
 from ledger.plan import Plan
-from ledger.reconcile import JUDGE_VERSION, judge
+from ledger.reconcile import JUDGE_VERSION, judge, why_no_witness
+from ledger.run_state import RunState
 
 NEVER_PROVED = (
     "That the events are true: whoever controls the process can write invented ones. A witness process, content digests, "
@@ -57,7 +58,9 @@ class Conclusions:
 
 def conclude(plan: Plan, events: Sequence[Event], witnesses: Sequence[Sequence[Event]]) -> Conclusions:
     """Fold and judge a run with its witnesses. Pure: the same plan and events always give the same conclusions."""
-    judgement = judge(plan, fold(events), [fold(witness) for witness in witnesses])
+    state = fold(events)
+    watching = [fold(witness) for witness in witnesses]
+    judgement = judge(plan, state, watching)
     observed = [event.body for event in events if isinstance(event.body, EnvironmentObserved)]
     findings = list(judgement.findings)
     return Conclusions(
@@ -67,14 +70,17 @@ def conclude(plan: Plan, events: Sequence[Event], witnesses: Sequence[Sequence[E
         assurance=judgement.assurance,
         findings=findings,
         accounting=sealed_accounting(judgement.accounting),
-        scope=scope(plan, events, witnesses, findings),
+        scope=scope(plan, events, [witness.run_id or "" for witness in watching if counts(state, witness)], findings),
     )
 
 
-def scope(
-    plan: Plan, events: Sequence[Event], witnesses: Sequence[Sequence[Event]], findings: Sequence[Finding]
-) -> Scope:
-    """What these events show, what they leave unknown, and what they cannot show."""
+def counts(state: RunState, witness: RunState) -> bool:
+    """Whether a run that watched this one counts as its witness, by the judge's rule."""
+    return why_no_witness(state, witness) is None
+
+
+def scope(plan: Plan, events: Sequence[Event], witnesses: Sequence[str], findings: Sequence[Finding]) -> Scope:
+    """What these events show, what they leave unknown, and what they cannot show; `witnesses` are ids of those that count."""
     opened = events[0].body
     assert isinstance(opened, RunOpened), "the first event of a run was checked to be run.opened"
     proves = [f"The {len(events)} events here are the run's first, in order and without a gap, and none was altered."]
@@ -95,8 +101,7 @@ def scope(
     else:
         limits.append("That the run is recent: it was opened without a verifier's challenge.")
     if witnesses:
-        ids = ", ".join(witness[0].run_id for witness in witnesses if witness)
-        proves.append(f"A separate process recorded what it saw of this run: {ids}.")
+        proves.append(f"A separate process recorded what it saw of this run: {', '.join(witnesses)}.")
     else:
         limits.append("That the process told the truth about itself: no separate process watched it.")
     if opened.purpose == "import":

@@ -6,19 +6,21 @@ again gives the same bytes however much the ledger has grown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ledger import canonical
-from ledger.bodies import RunClosed, RunOpened, VerdictRecorded
+from ledger.bodies import RunClosed, RunOpened, RunSuperseded, VerdictRecorded
+from ledger.body_parts import ModelIdentity
 from ledger.checkpoints import Checkpoint
 from ledger.errors import LedgerBroken, NotFound, PlanError, TallyError
 from ledger.events import Event, read_event
 from ledger.evidence import Evidence, EvidenceInput, LedgerView, PriorRun, Proven, seal
 from ledger.evidence_checks import blob_references
+from ledger.measurement import Measurement
 from ledger.merkle import HASH_BYTES, Frontier, inclusion_proofs
 from ledger.plan import Plan, parse_plan
 from ledger.recording import Recorded
@@ -67,13 +69,13 @@ def evidence_input(store: Store, run_id: str, *, attach: bool = False) -> Eviden
         checkpoint=Checkpoint(store.origin, size, root),
         plan_frozen=Proven(frozen, proofs[frozen.position]) if frozen else None,
         witnesses=[[Proven(place, proofs[place.position]) for place in witness] for witness in witnesses],
-        prior_runs=_prior_runs(store, survey, plan, records[0].position),
+        prior_runs=_prior_runs(store, survey, plan, opened.model, records[0].position),
         attached=attached,
     )
 
 
 def ledger_view(store: Store, evidence: Evidence, pin: Checkpoint | None = None) -> LedgerView:
-    """What this ledger says of the evidence: roots at its size and the pin's, and the prior runs as at its size.
+    """What this ledger says of the evidence: roots at its size and the pin's, and what it must hold to be whole.
 
     Everything is computed from the envelopes' bytes, not from stored hashes.
     """
@@ -91,8 +93,47 @@ def ledger_view(store: Store, evidence: Evidence, pin: Checkpoint | None = None)
             frontier.extend(_leaves(store, max(done, survey.size), at))
         done = at
         roots[at] = frontier.root()
-    prior_runs = _prior_runs(store, survey, evidence.plan, evidence.recorded[0].position) if size <= total else []
-    return LedgerView(store.origin, total, roots, prior_runs)
+    first = evidence.events[0].body
+    model = first.model if isinstance(first, RunOpened) else None
+    prior_runs = (
+        _prior_runs(store, survey, evidence.plan, model, evidence.recorded[0].position) if size <= total else []
+    )
+    watching = [run for run, (_, opened) in survey.opened.items() if opened.witness_of == evidence.run_id]
+    counted = _counted(store, {evidence.run_id, *watching}, size)
+    run_events, later_events = counted.pop(evidence.run_id)
+    return LedgerView(
+        origin=store.origin,
+        size=total,
+        roots=roots,
+        prior_runs=prior_runs,
+        run_events=run_events,
+        later_events=later_events,
+        witnesses={run: count for run, (count, _) in counted.items()},
+    )
+
+
+def _counted(store: Store, runs: Set[str], size: int) -> dict[str, tuple[int, int]]:
+    """Run -> (its events among the first `size`, its later ones up to its first verdict and without supersessions).
+
+    Read from the rows in order, past every index: one that hides rows would hide what was left out.
+    """
+    signs = {f'"run_id":"{run}"': run for run in runs}
+    counts = {run: [0, 0] for run in runs}
+    judged: set[str] = set()
+    for place in store.recorded():
+        if not any(sign in place.envelope for sign in signs):
+            continue
+        event = read_event(place.envelope)
+        run = event.run_id
+        if run not in counts:
+            continue
+        if place.position < size:
+            counts[run][0] += 1
+        elif run not in judged and not isinstance(event.body, RunSuperseded):
+            counts[run][1] += 1
+        if isinstance(event.body, VerdictRecorded):
+            judged.add(run)
+    return {run: (within, later) for run, (within, later) in counts.items()}
 
 
 def _leaves(store: Store, start: int, end: int) -> Iterator[bytes]:
@@ -184,21 +225,24 @@ def _note(survey: _Survey, place: Recorded, event: Event) -> None:
         survey.verdicts.setdefault(event.run_id, body)
 
 
-def _prior_runs(store: Store, survey: _Survey, plan: Plan, before: int) -> list[PriorRun]:
+def _prior_runs(store: Store, survey: _Survey, plan: Plan, model: ModelIdentity | None, before: int) -> list[PriorRun]:
     """Runs of the same model opened before that position, oldest first; witnesses are no runs of a model.
 
-    The same model: repository and revision in the plan are the same, or the digest of the checkpoint's headers is. A run
-    whose plan the ledger cannot show is listed too, since nobody can say that it was of another model.
+    The same model: repository and revision in the plan are the same, or the digest of the checkpoint's headers or of its
+    configuration is, as planned or as found in the run: a plan can call a model what it likes. A run whose plan the ledger
+    cannot show is listed too, since nobody can say that it was of another model.
     """
     found = []
-    same: dict[str, bool] = {}
+    ours = _digests(plan, model)
+    plans: dict[str, Plan | None] = {}
     for run_id, (position, opened) in survey.opened.items():
         if position >= before or opened.purpose == "witness" or opened.plan is None:
             continue
         digest = opened.plan.blob_digest
-        if digest not in same:
-            same[digest] = _same_model(store, digest, plan)
-        if not same[digest]:
+        if digest not in plans:
+            plans[digest] = _stored_plan(store, digest)
+        other = plans[digest]
+        if other is not None and not _same_name(other, plan) and not ours & _digests(other, opened.model):
             continue
         closed, verdict = survey.closed.get(run_id), survey.verdicts.get(run_id)
         found.append(
@@ -213,14 +257,29 @@ def _prior_runs(store: Store, survey: _Survey, plan: Plan, before: int) -> list[
     return sorted(found, key=lambda prior: prior.position)
 
 
-def _same_model(store: Store, digest: str, plan: Plan) -> bool:
+def _stored_plan(store: Store, digest: str) -> Plan | None:
     data = store.blob(digest)
     if data is None:
-        return True
+        return None
     try:
-        other = parse_plan(data).document.model
+        return parse_plan(data)
     except PlanError:
-        return True
-    ours = plan.document.model
-    named = (other.repository, other.revision) == (ours.repository, ours.revision)
-    return named or (other.headers_digest is not None and other.headers_digest == ours.headers_digest)
+        return None
+
+
+def _same_name(one: Plan, other: Plan) -> bool:
+    left, right = one.document.model, other.document.model
+    return (left.repository, left.revision) == (right.repository, right.revision)
+
+
+def _digests(plan: Plan, model: ModelIdentity | None) -> set[tuple[str, str]]:
+    """What tells the model apart: (kind, digest) of headers and configuration, as planned and as the run found them."""
+    planned = plan.document.model
+    found = {("headers", planned.headers_digest), ("config", planned.config_digest)}
+    if model is not None:
+        found |= {("headers", _text(model.headers_digest)), ("config", _text(model.config_digest))}
+    return {(kind, digest) for kind, digest in found if digest is not None}
+
+
+def _text(measurement: Measurement) -> str | None:
+    return measurement.value if measurement.known and isinstance(measurement.value, str) else None

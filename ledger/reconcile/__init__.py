@@ -9,6 +9,7 @@ from ledger.reconcile.judgement import (
     run_document,
     verdict_document,
     verdict_of,
+    why_no_witness,
 )
 from ledger.reconcile.staging import qualifying_ids
 
@@ -24,4 +25,5 @@ __all__ = [
     "severity",
     "verdict_document",
     "verdict_of",
+    "why_no_witness",
 ]

@@ -55,8 +55,8 @@ class Judgement:
 def judge(plan: Plan, state: RunState, witnesses: Sequence[RunState] = ()) -> Judgement:
     """Lay the plan and what happened together. Pure: the same plan and events give the same judgement everywhere.
 
-    `witnesses` are the states of runs that watched this one. One that failed, or was never closed, may contradict the run,
-    but does not count as having witnessed it.
+    `witnesses` are the states of runs that watched this one. Any of them may contradict the run; which of them count as
+    having witnessed it, `why_no_witness` says.
     """
     watched = replace(state, witnesses=tuple(witnesses))
     findings = [finding for invariant in INVARIANTS for finding in invariant.function(plan, watched)]
@@ -67,9 +67,32 @@ def judge(plan: Plan, state: RunState, witnesses: Sequence[RunState] = ()) -> Ju
         findings=sorted(findings, key=_order),
         accounting=account(plan, state),
         witnessed=sorted(
-            witness.run_id for witness in witnesses if witness.run_id is not None and witness.outcome == "completed"
+            witness.run_id
+            for witness in witnesses
+            if witness.run_id is not None and why_no_witness(state, witness) is None
         ),
     )
+
+
+def why_no_witness(state: RunState, witness: RunState) -> str | None:
+    """Why a run that names this one as the one it watched does not count as its witness; None when it does.
+
+    It went on to its end, recorded what it saw, and was a process other than the run's own. Whether it was, is not known
+    where a process is withheld.
+    """
+    if witness.outcome != "completed":
+        return f"it ended as {witness.outcome}"
+    if not witness.samples_seen:
+        return "it recorded no sample"
+    if state.opened is None or witness.opened is None:
+        return "which process it was is not recorded"
+    ours, theirs = state.opened.body, witness.opened.body
+    hosts = ours.hostname, theirs.hostname
+    if all(host.known for host in hosts) and hosts[0].value != hosts[1].value:
+        return None
+    if not (ours.pid.known and theirs.pid.known):
+        return "whether it was another process is not known: its id is withheld"
+    return "it was the run's own process" if ours.pid.value == theirs.pid.value else None
 
 
 def verdict_of(findings: Sequence[Finding]) -> Verdict:

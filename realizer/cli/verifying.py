@@ -38,7 +38,7 @@ CHECK_STYLES = {"ok": "green", "failed": "bold red", "not-checked": "dim"}
     "--ledger",
     type=FileName(),
     metavar="URL|PATH",
-    help="The ledger; with an evidence file, prove its list of prior runs complete from it.",
+    help="The ledger; with an evidence file, prove from it that nothing was left out: prior runs, events, witnesses.",
 )
 @click.option("--challenge", metavar="TEXT", help="The challenge that the run must have been opened with.")
 @click.option("--require", "required", metavar="LIST", help="Requirements, comma-separated: signature,pin,frozen,...")
@@ -215,7 +215,7 @@ def _parts(document: VerificationDocument, shown: str, *, of_ledger: bool) -> It
     checks = document.checks.model_dump()
     yield facts((name, cell(state, CHECK_STYLES[state])) for name, state in checks.items())
     if document.completeness is not None:
-        yield facts([("prior runs", document.completeness)])
+        yield facts([("whole", document.completeness)])
     if document.problems:
         yield ""
         yield heading("Problems")

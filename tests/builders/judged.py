@@ -15,11 +15,12 @@ from ledger.bodies import Body, FreezingReference, PlanFrozen, RunClosed, RunOpe
 from ledger.events import Actor, read_event
 from ledger.fold import fold
 from ledger.intake import Taken
+from ledger.measurement import measured
 from ledger.plan import Plan
 from ledger.reconcile import JUDGE_VERSION, judge
 from ledger.recording import Draft, ListLedger
 from ledger.store import Store
-from tests.builders.runs import FREEZING_ID, NODE, RUN_ID, clean_bodies, opened, record, small_plan
+from tests.builders.runs import FREEZING_ID, NODE, RUN_ID, clean_bodies, opened, record, sample, small_plan
 
 KEY = Ed25519PrivateKey.from_private_bytes(b"tallystick evidence test key 32b")
 OTHER_KEY = Ed25519PrivateKey.from_private_bytes(b"somebody else's signing key 32 b")
@@ -100,12 +101,19 @@ def add_verdict(ledger: ListLedger, run: str, plan: Plan = PLAN) -> None:
     ledger.append(run, len(events), [draft(body, run, len(events))])
 
 
-def add_witness(ledger: ListLedger, number: int, watched: str, plan: Plan = PLAN) -> str:
-    """A witness run without a plan: opened, closed."""
+def add_witness(
+    ledger: ListLedger, number: int, watched: str, plan: Plan = PLAN, seen: Sequence[Body] | None = None, **more: object
+) -> str:
+    """A witness run without a plan: another process, that saw what `seen` has (a sample), closed. `more` is of its opening."""
     run = run_id(number)
     without = {"purpose": "witness", "plan": None, "witness_of": watched, "adapter": None, "model": None}
-    first = opened(plan).model_copy(update={**without, "checkpoint_files": []})
-    bodies: list[Body] = [first, RunClosed(outcome="completed")]
+    pid = measured(4243, None, "getpid")
+    first = opened(plan).model_copy(update={**without, "checkpoint_files": [], "pid": pid, **more})
+    bodies: list[Body] = [
+        first,
+        *([sample(plan, "seen", [])] if seen is None else seen),
+        RunClosed(outcome="completed"),
+    ]
     ledger.append(run, 0, [draft(body, run, index) for index, body in enumerate(bodies)])
     return run
 

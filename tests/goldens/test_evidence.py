@@ -25,6 +25,7 @@ def test_golden_evidence_still_verifies(path: Path) -> None:
     assert (document.status, document.problems, document.unmet) == ("valid", [], [])
     assert (document.verdict, document.recorded_verdict) == ("PASS", "PASS")
     assert document.judge_version != evidence.OLDER_JUDGE
+    assert document.checks.judge == "not-checked", "what an older judge concluded cannot be checked by this one"
 
 
 def test_the_first_format_is_among_them() -> None:

@@ -77,7 +77,7 @@ def test_pymerkle_verifies_every_inclusion_proof(files: evidence.Files) -> None:
             with pytest.raises(pymerkle.InvalidProof):
                 pymerkle.verify_inclusion(leaf, root, broken, index=place.position + 1, size=size)
         checked += 1
-    assert checked == len(opened.recorded) + 3, "the run, the freezing, and the witness's two"
+    assert checked == len(opened.recorded) + 4, "the run, the freezing, and the witness's three"
 
 
 # --- the standalone script ----------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from ledger.bodies import RunClosed
+from ledger.measurement import measured
 from ledger.reconcile import INVARIANTS, Judgement
-from tests.builders.runs import CONFIG_DIGEST
+from tests.builders.runs import CONFIG_DIGEST, with_values
 from tests.ledger.judge_cases.authorities import AUTHORITIES
 from tests.ledger.judge_cases.case import BUFFERS, STAGE, WEIGHTS, Bodies, Case, declared, judged, probe
 from tests.ledger.judge_cases.clean import CLEAN
@@ -128,7 +129,8 @@ def test_who_records_a_document_cannot_have_probed() -> None:
 @pytest.mark.parametrize("ending", [[], [RunClosed(outcome="failed")], [RunClosed(outcome="aborted")]])
 def test_a_witness_that_did_not_complete_has_not_witnessed(ending: Bodies) -> None:
     def told(last: Bodies) -> Judgement:
-        return judged(Case("told", "PASS", set(), witness=lambda run: [*run[:-1], *last]))
+        own = {"pid": measured(4243, None, "getpid")}
+        return judged(Case("told", "PASS", set(), witness=lambda run: [with_values(run[0], own), *run[1:-1], *last]))
 
     assert told([RunClosed(outcome="completed")]).witnessed
     assert (told(ending).verdict, told(ending).witnessed) == ("PASS", [])
