@@ -122,8 +122,10 @@ def is_postgres(location: str | Path) -> bool:
 
 
 def sqlite_path(location: str | Path) -> Path:
-    """The file that a path or a `sqlite:///` URL names. Raises LedgerError for another kind of URL."""
+    """The file that a path or a `sqlite:///` URL names. Raises LedgerError for another kind of URL, or an empty name."""
     text = str(location)
+    if text in ("", "sqlite:///"):
+        raise LedgerError(f"{text!r} names no ledger: it is empty", "give a path")
     if text.startswith("sqlite:///"):
         return Path(unquote(text.removeprefix("sqlite:///")))
     if re.match(r"[a-z][a-z0-9+.-]*://", text):

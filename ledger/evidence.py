@@ -377,7 +377,9 @@ def _finished(answer: _Answer, require: Requirements, challenge: str | None) -> 
         reached is None or ASSURANCES.index(reached) < ASSURANCES.index(require.assurance)
     ):
         answer.unmet.append(f"assurance: {require.assurance} is required, {reached or 'none'} was reached")
-    if require.plans and (opened is None or evidence is None or evidence.plan.computed_digest not in require.plans):
+    if require.plans is not None and (
+        opened is None or evidence is None or evidence.plan.computed_digest not in require.plans
+    ):
         digest = evidence.plan.computed_digest if opened is not None and evidence is not None else "unknown"
         answer.unmet.append(f"plan: the run's plan is {digest}, which is not among those required")
     return answer.document()

@@ -12,11 +12,21 @@ from click.shell_completion import CompletionItem
 from ledger.errors import TallyError
 
 DEFAULT_LEDGER = "./tally.db"
+EMPTY = ("", "sqlite:///")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class RunName(click.ParamType[str]):
+class Name(click.ParamType[str]):
+    """What names something: never empty. An unset variable in a script must not turn a demand off, or name the folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in EMPTY:
+            self.fail(f"{value!r} names no {self.name}: it is empty", param, ctx)
+        return str(value)
+
+
+class RunName(Name):
     """A run as people name it; completes to the ledger's runs, the newest first, or to evidence files."""
 
     name = "run"
@@ -37,7 +47,7 @@ class RunName(click.ParamType[str]):
         return [item for item in [*names, CompletionItem("@latest")] if item.value.startswith(incomplete)] or file
 
 
-class FileName(click.ParamType[str]):
+class FileName(Name):
     """A file, a directory or `-`, checked where it is opened; completes to what is there."""
 
     name = "file"

@@ -13,6 +13,7 @@ from realizer.cli.access import shown_ledger
 from realizer.cli.files import read_input, write_output
 from realizer.cli.options import (
     FileName,
+    RunName,
     json_option,
     ledger_option,
     output_option,
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @run_argument()
-@click.option("--compare", "other", metavar="OTHER", help="A second run, or an evidence file, to lay beside it.")
+@click.option(
+    "--compare", "other", type=RunName(), metavar="OTHER", help="A second run, or an evidence file, to lay beside it."
+)
 @click.option(
     "--key",
     type=FileName(),
@@ -134,7 +137,6 @@ def verified(evidence_file: str, key: str | None) -> VerificationDocument:
         public_key=keys.load_public(Path(key)) if key is not None else None,
         pin=None,
         challenge=None,
-        require=evidence.Requirements.parse(""),
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
     from ledger.checkpoints import Checkpoint
     from ledger.documents import VerificationDocument
-    from ledger.evidence import LedgerView
+    from ledger.evidence import LedgerView, Requirements
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
 STATUS_STYLES = {"valid": "bold green", "valid-unanchored": "bold yellow", "broken": "bold red"}
+T = TypeVar("T")
 CHECK_STYLES = {"ok": "green", "failed": "bold red", "not-checked": "dim"}
 
 
@@ -145,20 +146,53 @@ def _verified_evidence(file: str, wanted: Wanted) -> tuple[VerificationDocument,
     from ledger import evidence, keys
     from ledger.evidence_form import PAYLOAD_TYPE
 
+    require = _required(wanted.require)
     policy = evidence.read_policy(Path(wanted.policy)) if wanted.policy else evidence.Policy()
-    key = Path(wanted.key) if wanted.key else policy.key
-    pin = wanted.pin or (str(policy.pin) if policy.pin else None)
     data = read_input(file, "evidence")
-    checkpoint = evidence.read_pin(read_input(pin, "pin")) if pin else None
+    key = _agreed("key", wanted.key, policy.key, lambda name: keys.load_public(Path(name)), keys.key_id)
+    pin = _agreed("pin", wanted.pin, policy.pin, lambda name: evidence.read_pin(read_input(name, "pin")), repr)
+    challenge = _agreed("challenge", wanted.challenge, policy.challenge, str, str)
     document = evidence.verify(
         data,
-        public_key=keys.load_public(key) if key else None,
-        pin=checkpoint,
-        challenge=wanted.challenge if wanted.challenge is not None else policy.challenge,
-        require=evidence.Requirements.parse(wanted.require or "") | policy.require,
-        prior_runs_from_ledger=_ledger_view(data, wanted.ledger, checkpoint) if wanted.ledger else None,
+        public_key=key,
+        pin=pin,
+        challenge=challenge,
+        require=require | policy.require,
+        prior_runs_from_ledger=_ledger_view(data, wanted.ledger, pin) if wanted.ledger else None,
     )
     return document, _what_it_may_be(data) if PAYLOAD_TYPE.encode() not in data else None
+
+
+def _required(text: str | None) -> Requirements:
+    """What --require demands. Raises UsageError for what is no requirement, and for none."""
+    from ledger.evidence import PolicyError, Requirements
+
+    if text is None:
+        return Requirements()
+    try:
+        return Requirements.parse(text)
+    except PolicyError as error:
+        raise click.UsageError(f"--require {text[:200]!r}: {error}") from error
+
+
+def _agreed(
+    what: str,
+    option: str | None,
+    policy: Path | str | None,
+    read: Callable[[str], T],
+    identity: Callable[[T], str],
+) -> T | None:
+    """What the option and the policy name, the policy's where only that does.
+
+    An option may only add to a policy: raises UsageError where they name two different things.
+    """
+    given = None if option is None else read(option)
+    demanded = None if policy is None else read(str(policy))
+    if given is not None and demanded is not None and identity(given) != identity(demanded):
+        raise click.UsageError(
+            f"--{what} {option!r} is not the {what} of the policy, {str(policy)!r}: an option cannot take its place"
+        )
+    return given if given is not None else demanded
 
 
 def _what_it_may_be(data: bytes) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import stat
 import threading
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders.runs import small_plan
-from tests.cli.conftest import Tally
+from tests.cli.conftest import Ran, Tally
 from tests.cli.seeding import FIRST, OTHER, SECOND
 
 
@@ -136,13 +137,62 @@ def test_an_unmet_requirement_is_listed_and_exits_3(tally: Tally, evidence: Path
     assert tally("verify", evidence, "--require", "frozen,signature", "--key", "test.pub").code == 0
     assert tally("verify", evidence, "--challenge", "nonce").code == 3
     ran = tally("verify", evidence, "--require", "nonsense")
-    assert ran.code == 1
-    assert "nonsense" in ran.error_line
+    assert ran.code == 2
+    assert "nonsense" in ran.err
+    assert "first-run" in ran.err
     policy = tmp_path / "tally-policy.toml"
     policy.write_text('format = "tally.policy/1"\nrequire = ["signature", "frozen"]\nkey = "test.pub"\n')
     assert tally("verify", evidence, "--policy", policy).code == 0
     policy.write_text('format = "tally.policy/1"\nrequire = ["signature", "first-run"]\nkey = "test.pub"\n')
     assert tally("verify", evidence, "--policy", policy).code == 3
+
+
+@pytest.mark.parametrize("text", ["", ",", " , "])
+def test_a_gate_that_demands_nothing_is_a_mistake(tally: Tally, evidence: Path, text: str, tmp_path: Path) -> None:
+    ran = tally("verify", evidence, "--require", text)
+    assert (ran.code, ran.out) == (2, "")
+    assert "demands nothing" in ran.err
+    policy = tmp_path / "tally-policy.toml"
+    policy.write_text('format = "tally.policy/1"\nrequire = []\n')
+    ran = tally("verify", evidence, "--policy", policy)
+    assert (ran.code, ran.out) == (1, "")
+    assert "demands nothing" in ran.error_line
+
+
+def test_an_option_only_tightens_a_policy(tally: Tally, evidence: Path, ledger: Path, tmp_path: Path) -> None:
+    assert tally("keygen", "--no-passphrase", "-o", "other.pem").code == 0
+    for name in ("ledger.pin", "same.pin"):
+        assert tally("pin", "-o", name).code == 0
+    size = (tmp_path / "ledger.pin").read_text().split("\n")
+    (tmp_path / "other.pin").write_text(f"{size[0]}\n1\n{size[2]}\n")
+    shutil.copy(tmp_path / "test.pub", tmp_path / "again.pub")
+    policy = tmp_path / "tally-policy.toml"
+    digest = (
+        tally("verify", evidence, "--require", f"plan=sha256:{'0' * 64}", "--json")
+        .json["unmet"][0]
+        .split()[5]
+        .rstrip(",")
+    )
+    assert digest.startswith("sha256:")
+
+    def under(demands: str, *options: object) -> Ran:
+        policy.write_text(f'format = "tally.policy/1"\n{demands}\n')
+        return tally("verify", evidence, "--policy", policy, *options)
+
+    assert under('key = "test.pub"', "--key", "again.pub").code == 0, "the same key under another name"
+    assert under('pin = "ledger.pin"', "--pin", "same.pin", "--ledger", ledger).code == 0
+    for demands, options in (
+        ('key = "test.pub"', ("--key", "other.pub")),
+        ('pin = "ledger.pin"', ("--pin", "other.pin")),
+        ('challenge = "one"', ("--challenge", "two")),
+    ):
+        ran = under(demands, *options)
+        assert (ran.code, ran.out) == (2, "")
+        assert str(options[1]) in ran.err
+        assert demands.split('"')[1] in ran.err
+    wrong = f"sha256:{'0' * 64}"
+    assert under(f'require = ["plan={digest}"]', "--require", f"plan={digest},plan={wrong}").code == 0
+    assert under(f'require = ["plan={wrong}"]', "--require", f"plan={digest}").code == 3
 
 
 def test_a_run_that_did_not_pass_verifies_as_such_and_exits_3(tally: Tally, ledger: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from ledger import errors
 from realizer.cli import main, reference_page
 from realizer.cli.main import ALIASES, COMMANDS, run, tally
+from realizer.cli.options import Name
 
 TALLY = [sys.executable, "-m", "realizer.cli.main"]
 
@@ -60,6 +62,52 @@ def test_every_command_speaks_json_and_documents_its_options(name: str) -> None:
     options = {option: p for p in command.params if isinstance(p, click.Option) for option in p.opts}
     assert "--json" in options
     assert all(isinstance(p, click.Option) and p.help for p in options.values())
+
+
+NAMING = [
+    (name, parameter.name or "")
+    for name, command in ALL.items()
+    for parameter in command.params
+    if isinstance(parameter.type, Name)
+]
+
+
+@pytest.mark.parametrize(("name", "wanted"), NAMING)
+def test_an_empty_name_is_a_usage_error_everywhere(
+    name: str, wanted: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--key "$KEY"` with the variable unset must not pass for a command without a key."""
+    monkeypatch.chdir(tmp_path)
+    for empty in ("", "sqlite:///"):
+        words: list[str] = []
+        places: list[str] = []
+        for parameter in ALL[name].params:
+            value = empty if parameter.name == wanted else "1"
+            if parameter.name != wanted and not parameter.required:
+                continue
+            if isinstance(parameter, click.Option):
+                words += [parameter.opts[0], value]
+            else:
+                places.append(value)
+        assert run([*name.split(), *words, "--", *places]) == 2
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert "it is empty" in shown.err
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_files_and_runs_are_named_by_every_option_that_says_so() -> None:
+    """Whatever is called a file, a folder, a plan or a run is checked for being named at all."""
+    called = re.compile(r"(FILE|DIR|PLAN|PIN|RUN|OTHER|SRC|DST|DEST|URL\|PATH|NAME\.(pem|pub))")
+    unchecked = [
+        f"{name} {parameter.name}"
+        for name, command in ALL.items()
+        for parameter in command.params
+        if called.fullmatch(parameter.metavar or (parameter.name or "").upper())
+        and not isinstance(parameter.type, Name)
+    ]
+    assert unchecked == []
+    assert len(NAMING) > 50
 
 
 def test_the_command_reference_is_current() -> None:

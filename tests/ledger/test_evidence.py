@@ -312,7 +312,8 @@ def test_another_ledger_proves_nothing(third: bytes, tmp_path: Path) -> None:
 
 
 def unmet(data: bytes, require: str, **options: Any) -> list[str]:
-    return [line.partition(":")[0] for line in verify(data, require=Requirements.parse(require), **options).unmet]
+    demanded = Requirements.parse(require) if require else None
+    return [line.partition(":")[0] for line in verify(data, require=demanded, **options).unmet]
 
 
 def test_each_requirement_is_met_or_named(first: bytes, third: bytes, pin: Checkpoint, ledger: Path) -> None:
@@ -325,6 +326,8 @@ def test_each_requirement_is_met_or_named(first: bytes, third: bytes, pin: Check
     assert unmet(first, "first-run") == ["first-run"], "an unsigned list that is empty is nobody's word"
     assert unmet(first, f"plan={PLAN.computed_digest}") == []
     assert unmet(first, f"plan=sha256:{'0' * 64}") == ["plan"]
+    neither = Requirements.parse(f"plan={PLAN.computed_digest}") | Requirements.parse(f"plan=sha256:{'0' * 64}")
+    assert [line.partition(":")[0] for line in verify(first, require=neither).unmet] == ["plan"]
     with Store.open(ledger) as store:
         view = ledger_view(store, open_evidence(third))
     assert unmet(third, "complete", prior_runs_from_ledger=view) == []
