@@ -67,10 +67,14 @@ class TensorPlace:
 
     @property
     def bytes(self) -> int:
-        """Bytes the tensor takes, without alignment padding."""
+        """Bytes the tensor takes, without alignment padding. Raises TallyError for a dtype that has no such name."""
         elements = 1
         for extent in self.shape:
             elements *= extent
+        if self.dtype not in DTYPE_BITS:
+            raise TallyError(
+                f"tensor {self.name!r} has dtype {self.dtype!r}; expected a safetensors name: {', '.join(DTYPE_BITS)}"
+            )
         return (elements * DTYPE_BITS[self.dtype] + 7) // 8
 
 

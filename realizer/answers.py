@@ -6,19 +6,26 @@ by naming the adapter, the method and what was expected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ledger.errors import RealizationFailed, TallyError
 from realizer.adapter import DTYPE_BITS, MODES, Claim, Draft, Layout, ReferenceFixture, StepOutput, TensorPlace
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from ledger.plan import Plan
-    from realizer.adapter import Adapter, DraftRequest
+    from realizer.adapter import Adapter, DraftRequest, PlanHandle
     from realizer.checkpoint import Checkpoint
+    from realizer.loader import Loader
 
 SEE = "docs/adapters.md says what each method has to give back"
 MEMBERS = (
@@ -27,9 +34,11 @@ MEMBERS = (
 )  # fmt: skip
 """What every adapter has to have."""
 
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
 
 class AdapterFault(RealizationFailed):
-    """An adapter does not keep to the protocol."""
+    """An adapter does not keep to the protocol, or raised something; then that is the error's cause."""
 
 
 def refuse(adapter: Any, call: str, answer: Any, expected: str) -> NoReturn:
@@ -66,8 +75,11 @@ def require_names(adapter: type[Adapter]) -> None:
 
 
 @contextmanager
-def _asked(adapter: Any, call: str) -> Iterator[None]:
-    """What the adapter's call raises is the adapter's: AdapterFault names both. Errors of ours say enough by themselves."""
+def asked(adapter: Any, call: str) -> Iterator[None]:
+    """What the adapter's call raises is the adapter's: AdapterFault names both. Errors of ours say enough by themselves.
+
+    What is no Exception (an interrupt, SystemExit, a cancellation) passes.
+    """
     try:
         yield
     except TallyError:
@@ -84,7 +96,7 @@ def _asked(adapter: Any, call: str) -> Iterator[None]:
 
 
 def unsupported(adapter: type[Adapter], checkpoint: Checkpoint) -> str | None:
-    with _asked(adapter, "unsupported"):
+    with asked(adapter, "unsupported"):
         why = adapter.unsupported(checkpoint)
     if why is not None and not isinstance(why, str):
         refuse(adapter, "unsupported", why, "the reason as text, or None")
@@ -92,11 +104,43 @@ def unsupported(adapter: type[Adapter], checkpoint: Checkpoint) -> str | None:
 
 
 def draft(adapter: type[Adapter], checkpoint: Checkpoint, request: DraftRequest) -> Draft:
-    with _asked(adapter, "draft"):
+    with asked(adapter, "draft"):
         made = adapter.draft(checkpoint, request)
     if not isinstance(made, Draft):
         refuse(adapter, "draft", made, "a Draft")
+    for name in DRAFT_LISTS:
+        parts = getattr(made, name)
+        if not isinstance(parts, list):
+            refuse(adapter, "draft", parts, f"a list as `{name}` of its Draft")
+        for part in parts:
+            if not isinstance(part, dict):
+                refuse(
+                    adapter, "draft", part, f"dictionaries in `{name}`: part.model_dump(exclude_none=True) gives one"
+                )
+            _as_json(adapter, part, name)
+    for part in made.materializations:
+        if lacking := [name for name in ("persistence", "requirement", "expected_bytes") if name not in part]:
+            refuse(adapter, "draft", part, f"`{lacking[0]}` in each of `materializations`")
+    if not isinstance(made.plan_version, str):
+        refuse(adapter, "draft", made.plan_version, "text as `plan_version`")
+    if not isinstance(made.options, dict):
+        refuse(adapter, "draft", made.options, "a dictionary as `options`")
+    _as_json(adapter, made.options, "options")
     return made
+
+
+DRAFT_LISTS = (
+    "logical_state_units", "materializations", "authorities", "execution", "forbidden_persistent_materializations"
+)  # fmt: skip
+
+
+def _as_json(adapter: Any, part: dict[str, Any], name: str) -> None:
+    try:
+        json.dumps(part)
+    except (TypeError, ValueError) as error:
+        raise AdapterFault(
+            f"adapter {name_of(adapter)}: `draft` gave back what is no JSON in `{name}`: {error}", SEE
+        ) from error
 
 
 def reference(
@@ -104,7 +148,7 @@ def reference(
 ) -> ReferenceFixture:
     import torch
 
-    with _asked(adapter, "reference"):
+    with asked(adapter, "reference"):
         made = adapter.reference(plan, checkpoint, prompt, ids)
     if not isinstance(made, ReferenceFixture):
         refuse(adapter, "reference", made, "a ReferenceFixture")
@@ -118,18 +162,50 @@ def reference(
 
 
 def tokens(adapter: type[Adapter], checkpoint: Checkpoint, prompt: str) -> list[int]:
-    with _asked(adapter, "tokens"):
+    with asked(adapter, "tokens"):
         ids = adapter.tokens(checkpoint, prompt)
-    if not isinstance(ids, list) or not all(_whole(token) for token in ids):
+    if not isinstance(ids, list):
         refuse(adapter, "tokens", ids, "a list of token ids")
-    return ids
+    if why := _no_tokens(ids):
+        refuse(adapter, "tokens", ids, f"a list of token ids: {why}")
+    return list(map(int, ids))
+
+
+def synth(adapter: Any, folder: Path, options: dict[str, Any]) -> Any:
+    """What the adapter's `synth` says of what it wrote: `tensors`, `bytes` and `revision`."""
+    with asked(adapter, "synth"):
+        made = adapter.synth(folder, options)
+    for name, kind in (("tensors", int), ("bytes", int), ("revision", str)):
+        if not isinstance(getattr(made, name, None), kind):
+            refuse(adapter, "synth", made, f"an object whose `{name}` is {'text' if kind is str else 'a whole number'}")
+    return made
+
+
+def published(adapter: Any, name: str) -> bytes:
+    with asked(adapter, "published"):
+        made = adapter.published(name)
+    if not isinstance(made, bytes):
+        refuse(adapter, "published", made, "the plan's bytes")
+    return made
 
 
 # --- in a run -----------------------------------------------------------------------------------------------------
 
 
+def built(adapter: type[Adapter], handle: PlanHandle, checkpoint: Checkpoint) -> Adapter:
+    with asked(adapter, "__init__"):
+        return adapter(handle, checkpoint)
+
+
+def done(adapter: Adapter, call: str, *arguments: Any) -> Any:
+    """What that call of the adapter gives back, which nobody looks at or the caller checks."""
+    with asked(adapter, call):
+        return getattr(adapter, call)(*arguments)
+
+
 def violations(adapter: Adapter) -> list[tuple[str, str]]:
-    found = adapter.violations()
+    with asked(adapter, "violations"):
+        found = adapter.violations()
     if not isinstance(found, list) or not all(
         isinstance(entry, tuple) and len(entry) == 2 and all(isinstance(part, str) for part in entry) for entry in found
     ):
@@ -138,11 +214,11 @@ def violations(adapter: Adapter) -> list[tuple[str, str]]:
 
 
 def layout(adapter: Adapter, materialization_id: str) -> Layout:
-    return held_layout(adapter, "layout", adapter.layout(materialization_id))
+    return held_layout(adapter, "layout", done(adapter, "layout", materialization_id))
 
 
 def held_layout(adapter: Adapter, call: str, made: Any) -> Layout:
-    """The layout that the call gave back. Raises AdapterFault for one with a place that is none."""
+    """The layout that the call gave back. Raises AdapterFault for one with a place that is none, or two that overlap."""
     if not isinstance(made, Layout) or not isinstance(made.representation, str) or not isinstance(made.places, tuple):
         refuse(adapter, call, made, "a Layout of a representation's name and a tuple of places")
     for place in made.places:
@@ -154,7 +230,28 @@ def held_layout(adapter: Adapter, call: str, made: Any) -> Layout:
             )
         if not isinstance(place.shape, tuple) or not all(map(_whole, (*place.shape, place.offset))):
             refuse(adapter, call, (place.shape, place.offset), f"whole numbers as shape and offset of {place.name!r}")
+    before: TensorPlace | None = None
+    for place in sorted((place for place in made.places if place.bytes), key=lambda place: place.offset):
+        if before is not None and place.offset < before.offset + before.bytes:
+            raise AdapterFault(
+                f"adapter {name_of(adapter)}: `{call}` gave back the layout {made.representation!r} in which {place.name!r} "
+                f"begins at byte {place.offset}, inside {before.name!r} ({before.offset} to {before.offset + before.bytes})",
+                "`pack` lays tensors one after another",
+            )
+        before = place
     return made
+
+
+def derived_digests(adapter: Any, materialization_id: str, loader: Loader) -> dict[str, str]:
+    """What computed tensors ought to be, by the adapter; empty for one that does not say."""
+    if not hasattr(adapter, "derived_digests"):
+        return {}
+    found = done(adapter, "derived_digests", materialization_id, loader)
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(digest, str) and DIGEST.fullmatch(digest) for name, digest in found.items()
+    ):
+        refuse(adapter, "derived_digests", found, "a dictionary of place names to `sha256:` and 64 hex digits")
+    return found
 
 
 def claim(adapter: Adapter, made: Any) -> Claim:
@@ -171,7 +268,7 @@ def claim(adapter: Adapter, made: Any) -> Claim:
 
 
 def decode_modes(adapter: Adapter) -> tuple[str, ...]:
-    modes = adapter.decode_modes()
+    modes = done(adapter, "decode_modes")
     if not isinstance(modes, tuple) or not modes or not all(mode in MODES for mode in modes):
         refuse(adapter, "decode_modes", modes, f"a tuple of at least one of {', '.join(map(repr, MODES))}")
     return modes
@@ -180,7 +277,7 @@ def decode_modes(adapter: Adapter) -> tuple[str, ...]:
 def device(adapter: Adapter, execution_id: str) -> torch.device:
     import torch
 
-    found = adapter.activate(execution_id)
+    found = done(adapter, "activate", execution_id)
     if not isinstance(found, torch.device):
         refuse(adapter, "activate", found, "the torch.device that the parameters are on")
     return found
@@ -195,9 +292,27 @@ def step(adapter: Adapter, call: str, made: Any) -> StepOutput:
     for name in ("input", "output"):
         if not isinstance(tensor := getattr(made, name), torch.Tensor):
             refuse(adapter, call, tensor, f"a tensor as `{name}` of its StepOutput")
-    if not isinstance(made.tokens, tuple) or not all(_whole(token) for token in made.tokens):
+    if not isinstance(made.tokens, tuple):
         refuse(adapter, call, made.tokens, "a tuple of token ids in its StepOutput")
-    return made
+    if why := _no_tokens(made.tokens):
+        refuse(adapter, call, made.tokens, f"a tuple of token ids in its StepOutput: {why}")
+    if all(type(token) is int for token in made.tokens):
+        return made
+    return replace(made, tokens=tuple(map(int, made.tokens)))
+
+
+def answer(adapter: Any, prompt: str, most_tokens: int) -> str:
+    """What the live model says to the prompt."""
+    with asked(adapter, "answer"):
+        said = adapter.answer(prompt, most_tokens)
+    if not isinstance(said, str):
+        refuse(adapter, "answer", said, "the text that follows the prompt")
+    return said
+
+
+def raised_by(error: BaseException) -> str:
+    """The class of what went wrong: of what an adapter raised, where the error is about that."""
+    return type(error.__cause__ if isinstance(error, AdapterFault) and error.__cause__ is not None else error).__name__
 
 
 def gave_up(adapter: Any, error: BaseException) -> TallyError:
@@ -208,6 +323,18 @@ def gave_up(adapter: Any, error: BaseException) -> TallyError:
         f"{name_of(adapter)} or what it calls raised",
         "an adapter reports what went wrong by an Exception",
     )
+
+
+def _no_tokens(ids: Sequence[Any]) -> str | None:
+    """Why these are no token ids, or None. Whole numbers of numpy are such numbers too."""
+    for at, token in enumerate(ids):
+        if not isinstance(token, Integral) or isinstance(token, bool):
+            return (
+                f"entry {at} is {type(token).__name__}; expected whole numbers, as `.tolist()` of a tensor gives them"
+            )
+        if token < 0:
+            return f"entry {at} is {token}; ids are not negative"
+    return None
 
 
 def _whole(value: Any) -> bool:

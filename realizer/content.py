@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from json.encoder import encode_basestring_ascii
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ledger.canonical import sha256_digest
 from ledger.measurement import Measurement, measured, unavailable
@@ -59,11 +59,10 @@ def content_of(adapter: Adapter, materialization_id: str, memory: MemoryRange, l
     """
     with collector_paused():
         call = "content" if hasattr(adapter, "content") else "layout"
-        cut = answers.held_layout(adapter, call, getattr(adapter, call)(materialization_id))
+        cut = answers.held_layout(adapter, call, answers.done(adapter, call, materialization_id))
         derived: dict[str, str] = {}
         if any(place.derived for place in cut.places):
-            anew: Any = getattr(adapter, "derived_digests", None)
-            derived = anew(materialization_id, loader) if anew is not None else {}
+            derived = answers.derived_digests(adapter, materialization_id, loader)
         spans = _spans(cut)
         resident = _digests_of(spans, memory)
         return _laid_together(cut, spans, memory.space, resident, loader.digests, derived)

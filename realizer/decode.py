@@ -197,7 +197,15 @@ def prefill(
 ) -> DecodeRan:
     """Run the prompt from empty state, then compare: the body to record once it is over."""
     return _run(
-        lambda: adapter.prefill(fixture), "prefill", None, "eager", fixture, execution_id, expected, handle, adapter
+        lambda: answers.done(adapter, "prefill", fixture),
+        "prefill",
+        None,
+        "eager",
+        fixture,
+        execution_id,
+        expected,
+        handle,
+        adapter,
     )
 
 
@@ -212,7 +220,7 @@ def repetition(
 ) -> DecodeRan:
     """Decode once from the restored baseline, then compare: the body to record once it is over."""
     return _run(
-        lambda: adapter.decode(fixture, mode),
+        lambda: answers.done(adapter, "decode", fixture, mode),
         "repetition",
         number,
         mode,

@@ -176,7 +176,7 @@ def realize(
         emit(RunClosed(outcome="aborted", error_type="KeyboardInterrupt", message="interrupted by the operator"))
         raise
     except Exception as error:
-        emit(RunClosed(outcome="failed", error_type=type(error).__name__, message=_one_line(error)))
+        emit(RunClosed(outcome="failed", error_type=answers.raised_by(error), message=_one_line(error)))
         raise
     except BaseException as error:
         # An adapter, or what it calls, gave up on the process (SystemExit, GeneratorExit, a cancellation): that must
@@ -313,13 +313,13 @@ class _Realization:
 
         An adapter may have a `warm_up(device)` that does the same for kernels of its own.
         """
-        own = getattr(adapter, "warm_up", None)
+        own = hasattr(adapter, "warm_up")
         for device in ["cpu", *self._accelerators()]:
             decode.warm_up(device)
             if device != "cpu":
                 device_copies.warm_up(device)
-            if own is not None:
-                own(device)
+            if own:
+                answers.done(adapter, "warm_up", device)
 
     def _validate(self, observed: EnvironmentObserved) -> Validation:
         """Bind the reference, lay plan, machine, checkpoint and adapter together, and record what came out."""
@@ -399,13 +399,13 @@ class _Realization:
                 tag=lineage[0] if lineage else None,
                 pinned=planned.streamed_bytes is not None and bool(self._accelerators()),
             )
-            claim = answers.claim(adapter, adapter.realize(planned.id, memory, loader))
+            claim = answers.claim(adapter, answers.done(adapter, "realize", planned.id, memory, loader))
         except KeyboardInterrupt:
             raise  # the operator's, and no failure of the materialization
         except BaseException as error:
             self.emit(
                 MaterializationFailed(
-                    materialization_id=planned.id, error_type=type(error).__name__, message=_one_line(error)
+                    materialization_id=planned.id, error_type=answers.raised_by(error), message=_one_line(error)
                 )
             )
             raise
@@ -465,7 +465,7 @@ class _Realization:
         before = self.probes.sample(f"before-release:{planned.id}")
         self.emit(before)
         bytes_before = self.probes.live_bytes(memory)
-        adapter.release(planned.id)
+        answers.done(adapter, "release", planned.id)
         gc.collect()
         owners_total, owners_alive = self.probes.owners(memory)
         try:
@@ -557,10 +557,10 @@ class _Realization:
             self.progress(f"decode {mode}", 0, steps)
             if expected.prefill:
                 self.emit(decode.prefill(adapter, fixture, execution.id, expected, self.handle))
-            adapter.save_baseline()
+            answers.done(adapter, "save_baseline")
             self.progress(f"decode {mode}", 1, steps)
             for repetition in range(expected.repetitions):
-                adapter.restore_baseline()
+                answers.done(adapter, "restore_baseline")
                 self.emit(decode.repetition(adapter, fixture, execution.id, expected, self.handle, repetition, mode))
                 self.progress(f"decode {mode}", 2 + repetition, steps)
 

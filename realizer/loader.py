@@ -96,6 +96,7 @@ class Loader:
 
     def read(self, layout: Layout, memory: MemoryRange) -> int:
         """Fill a host range with the layout's tensors, byte for byte as on disk; returns the bytes read."""
+        _held("read(layout, memory)", layout, memory)
         return self.read_pieces(pieces_of(layout, self.checkpoint), memory)
 
     def read_pieces(self, pieces: Pieces | Sequence[Piece], memory: MemoryRange) -> int:
@@ -124,6 +125,8 @@ class Loader:
 
     def stream(self, layout: Layout, ring: MemoryRange, target: MemoryRange) -> int:
         """Bring the layout's tensors into `target` (host or device) through `ring`; returns the bytes that passed."""
+        _held("stream(layout, ring, target)", layout, ring, target)
+        _from_host("stream(layout, ring, target)", ring)
         return self.stream_pieces(pieces_of(layout, self.checkpoint), ring, target)
 
     def stream_pieces(self, pieces: Pieces | Sequence[Piece], ring: MemoryRange, target: MemoryRange) -> int:
@@ -170,6 +173,8 @@ class Loader:
 
     def copy(self, layout: Layout, source: MemoryRange, target: MemoryRange) -> int:
         """Carry the layout's bytes from a host range to the same places of another range; returns the tensors' bytes."""
+        _held("copy(layout, source, target)", layout, source, target)
+        _from_host("copy(layout, source, target)", source)
         length = layout.length
         _inside(length, source.length, target.length)
         if target.space != "host":
@@ -225,6 +230,23 @@ class Loader:
                 self._apart.append((pieces.keys[number], pool.submit(_digest_of, shard, start, length)))
             pool.shutdown(wait=False)
         return _Hashes(pieces.keys, counts.tolist(), set(apart))
+
+
+def _held(call: str, layout: object, *ranges: object) -> None:
+    """Raises RealizationFailed when the arguments of a call are not what its name for them says."""
+    if not isinstance(layout, Layout) or not all(hasattr(given, "space") for given in ranges):
+        given = ", ".join(type(each).__name__ for each in (layout, *ranges))
+        raise RealizationFailed(
+            f"loader.{call} was given {given}", "a Layout comes first, then the ranges that the engine handed out"
+        )
+
+
+def _from_host(call: str, memory: MemoryRange) -> None:
+    if memory.space != "host":
+        raise RealizationFailed(
+            f"loader.{call} was given the range of {memory.owner}, in {memory.space}, to take bytes from",
+            "they come out of host memory: are the ranges swapped?",
+        )
 
 
 def _copies(ring: MemoryRange, target: MemoryRange) -> _HostCopies | DeviceCopies:

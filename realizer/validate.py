@@ -63,7 +63,7 @@ def validate(
         if why is not None:
             violations.append(Violation(code="adapter.unsupported", subject=adapter.name, message=why))
         else:
-            instance = adapter(handle, checkpoint)
+            instance = answers.built(adapter, handle, checkpoint)
             violations += [
                 Violation(code="adapter.refused", subject=subject, message=message)
                 for subject, message in answers.violations(instance)

@@ -158,6 +158,7 @@ def _next_step(made: Plan, output: str, model: str | None) -> str:
 
 
 def _published(adapter: str | None, published: str, model: str | None) -> bytes:
+    from realizer import answers
     from realizer.adapter import load_adapter
 
     if adapter is None:
@@ -167,8 +168,7 @@ def _published(adapter: str | None, published: str, model: str | None) -> bytes:
     found: Any = load_adapter(adapter)
     if not hasattr(found, "published"):
         raise PlanError(f"adapter {adapter!r} carries no published plans", "leave --published out to draft one")
-    data: bytes = found.published(published)
-    return data
+    return answers.published(found, published)
 
 
 def _drafted(model: str, revision: str | None, adapter: str | None, options: DraftOptions) -> bytes:

@@ -231,8 +231,13 @@ def _require_answers(plan: Plan, chosen: type[Adapter] | None) -> None:
 
 def _answer(live: LiveRun, prompt: str, most_tokens: int) -> str:
     """What the proven model says to the prompt."""
-    answer: str = live.adapter.answer(prompt, most_tokens)  # type: ignore[attr-defined]  # an adapter may have it
-    return answer
+    from realizer import answers
+
+    try:
+        return answers.answer(live.adapter, prompt, most_tokens)
+    except answers.AdapterFault as fault:
+        said = f"the run is over, and its verdict stands; of its answer: {fault.message}"
+        raise answers.AdapterFault(said, fault.hint) from fault
 
 
 def _tell_answer(prompt: str, answer: str, as_json: bool) -> None:

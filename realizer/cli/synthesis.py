@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ledger.errors import NotFound
+from ledger.errors import NotFound, TallyError
 from realizer.cli.options import FileName, json_option, pairs
 from realizer.cli.rendering import amount, emit_json, progress_bars, say
 
@@ -29,14 +29,18 @@ def synth(adapter: str, options: tuple[str, ...], output: str, as_json: bool) ->
     Example:
       tally synth ADAPTER --option seed=1 -o ./synthetic
     """
+    from realizer import answers
     from realizer.adapter import load_adapter
     from realizer.cli.documents import SynthesisDocument
 
     found: Any = load_adapter(adapter)
     if not hasattr(found, "synth"):
         raise NotFound(f"adapter {adapter!r} writes no synthetic checkpoints", "an adapter offers that, or does not")
+    folder = Path(output)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise TallyError(f"{output} exists, and is no empty folder", "name a new one, or remove that")
     with progress_bars() as progress:
-        written = found.synth(Path(output), {**pairs(options, "--option"), "progress": progress})
+        written = answers.synth(found, folder, {**pairs(options, "--option"), "progress": progress})
     document = SynthesisDocument(
         adapter=adapter, directory=output, tensors=written.tensors, size=written.bytes, revision=written.revision
     )

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from ledger.canonical import r1_file
+from ledger.errors import RealizationFailed
 from ledger.plan import Plan, parse_plan
 from ledger.store import Store
+from realizer.cli.realization import _answer
 from tests.builders.checkpoints import tiny_model
 from tests.builders.runs import edited_plan
 from tests.cli.conftest import Tally
@@ -355,6 +357,35 @@ def test_adapters_without_synthetic_checkpoints_or_published_plans_say_so(tally:
         assert ran.code == 1
         assert "causal_lm" in ran.error_line
     assert not (tmp_path / "new").exists()
+
+
+def test_a_synthetic_checkpoint_is_written_into_a_new_folder_alone(tally: Tally, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine.txt").write_text("kept")
+    ran = tally("synth", "qwen3_5_moe", "-o", "there")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.error_line == "tally: there exists, and is no empty folder (name a new one, or remove that)"
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(KeyError("x"), "`answer` raised KeyError: 'x'"), (None, "`answer` gave back None; expected the text")],
+)
+def test_an_answer_that_fails_says_that_the_verdict_stands(answer: object, said: str) -> None:
+    class Live:
+        class adapter:  # noqa: N801 - what a live run has
+            name = "mute"
+
+            @staticmethod
+            def answer(prompt: str, most_tokens: int) -> object:
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer
+
+    with pytest.raises(RealizationFailed, match="the run is over, and its verdict stands") as raised:
+        _answer(Live(), "x", 4)  # type: ignore[arg-type]
+    assert f"adapter 'mute': {said}" in raised.value.message
 
 
 def test_an_unfrozen_plan_is_rejected(tally: Tally, tiny: Path) -> None:

@@ -8,13 +8,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from adapters.causal_lm import CausalLM
 from ledger.errors import TallyError
+from ledger.plan import Authority
 from realizer import answers
-from realizer.adapter import Adapter, Claim, Draft, Layout, ReferenceFixture, StepOutput, TensorPlace
+from realizer.adapter import Adapter, Claim, Draft, Layout, ReferenceFixture, StepOutput, TensorPlace, pack
 from realizer.answers import AdapterFault
 from realizer.checkpoint import open_checkpoint
 from tests.builders.realizations import Prepared, carry_out, prepare
@@ -188,6 +190,8 @@ def test_what_is_asked_before_a_run_is_held_too(prepared: Prepared) -> None:
 
     with pytest.raises(AdapterFault, match="`unsupported` gave back bool False; expected the reason as text, or None"):
         answers.unsupported(Vague, checkpoint)
+    with pytest.raises(AdapterFault, match="`answer` gave back None; expected the text"):
+        answers.answer(SimpleNamespace(name="mute", answer=lambda prompt, most_tokens: None), "x", 4)
     with pytest.raises(AdapterFault, match="`draft` gave back dict"):
         answers.draft(Vague, checkpoint, None)  # type: ignore[arg-type]
     with pytest.raises(AdapterFault, match="`tokens` gave back str 'ab'"):
@@ -212,6 +216,96 @@ def test_what_an_adapter_raises_before_a_run_names_it_and_the_call() -> None:
         answers.draft(Raising, None, None)  # type: ignore[arg-type]
     with pytest.raises(TallyError, match="own words"):
         answers.tokens(Raising, None, "x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("authorities", [Authority(lineage="a", logical_state_id="b", materialization_id="c")], r"model_dump\(exclude"),
+        ("execution", ({},), "a list as `execution`"),
+        ("materializations", [{"id": "m"}], "`persistence` in each of `materializations`"),
+        ("logical_state_units", [{"count": STEP.output}], "no JSON in `logical_state_units`"),
+        ("options", [], "a dictionary as `options`"),
+        ("plan_version", 1, "text as `plan_version`"),
+    ],
+)
+def test_a_draft_that_is_no_part_of_a_plan_says_what_is_expected(name: str, given: Any, said: str) -> None:
+    right: dict[str, Any] = {each: [] for each in answers.DRAFT_LISTS} | {"options": {}, "plan_version": "1"}
+
+    class Drafting(CausalLM):
+        name = "drafting"
+
+        @classmethod
+        def draft(cls, checkpoint: Any, request: Any) -> Any:
+            return Draft(**right)
+
+    assert answers.draft(Drafting, None, None) == Draft(**right)  # type: ignore[arg-type]
+    right[name] = given
+    with pytest.raises(AdapterFault, match=f"adapter 'drafting': `draft` .*{said}"):
+        answers.draft(Drafting, None, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "why"),
+    [
+        ((7, -1), "entry 1 is -1; ids are not negative"),
+        ((STEP.output,), "entry 0 is Tensor"),
+        ((True,), "entry 0 is bool"),
+    ],
+)
+def test_tokens_are_whole_numbers_of_python_or_numpy(tokens: Any, why: str) -> None:
+    adapter: Any = CausalLM
+    made = answers.step(adapter, "decode", replace(STEP, tokens=(np.int64(7), 8)))
+    assert made.tokens == (7, 8)
+    assert [type(token) for token in made.tokens] == [int, int]
+    with pytest.raises(AdapterFault, match=f"`decode` gave back .* in its StepOutput: {why}"):
+        answers.step(adapter, "decode", replace(STEP, tokens=tokens))
+    with pytest.raises(AdapterFault, match=why):
+        answers.tokens(SimpleNamespace(name="x", tokens=lambda checkpoint, prompt: list(tokens)), None, "x")  # type: ignore[arg-type]
+
+
+def test_places_that_overlap_are_refused_before_anything_is_allocated(prepared: Prepared) -> None:
+    def overlapping(made: Layout) -> Layout:
+        first, second, *rest = made.places
+        return replace(made, places=(first, replace(second, offset=first.offset + first.bytes - 1), *rest))
+
+    carried = carry_out(prepared, adapter=answering("layout", overlapping))
+    assert isinstance(carried.error, AdapterFault)
+    first, second = CausalLM.name, prepared.plan.document.materializations[0].representation
+    assert f"adapter {first!r}: `layout` gave back the layout {second!r} in which" in carried.error.message
+    assert ", inside " in carried.error.message
+    assert "materialization.started" not in carried.types
+    empty = TensorPlace("none", "F32", (0,), 2)
+    made = Layout("r", (TensorPlace("a", "F32", (2,), 0), empty, TensorPlace("b", "F32", (1,), 8)))
+    assert answers.held_layout(CausalLM, "layout", made) is made, "what takes no bytes overlaps nothing"
+
+
+def test_a_dtype_of_another_vocabulary_names_those_there_are() -> None:
+    with pytest.raises(TallyError, match=r"'w' has dtype 'float32'; expected a safetensors name: .*BF16"):
+        pack("r", [("w", "float32", (1,), ())])
+
+
+@pytest.mark.parametrize("found", [None, {"w": "beef"}, {"w": b"x"}])
+def test_digests_of_computed_tensors_have_their_form(found: Any) -> None:
+    digests = {"w": "sha256:" + "a" * 64}
+    assert answers.derived_digests(SimpleNamespace(name="x"), "m", None) == {}  # type: ignore[arg-type]
+    adapter = SimpleNamespace(name="x", derived_digests=lambda materialization_id, loader: digests)
+    assert answers.derived_digests(adapter, "m", None) == digests  # type: ignore[arg-type]
+    adapter.derived_digests = lambda materialization_id, loader: found
+    with pytest.raises(AdapterFault, match="`derived_digests` gave back"):
+        answers.derived_digests(adapter, "m", None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["__init__", "layout", "release", "decode"])
+def test_what_an_adapter_raises_in_a_run_names_it_and_the_call(prepared: Prepared, method: str) -> None:
+    def breaks(*_: Any, **__: Any) -> Any:
+        raise KeyError("width")
+
+    carried = carry_out(prepared, adapter=type("Breaking", (CausalLM,), {method: breaks}))
+    assert isinstance(carried.error, AdapterFault)
+    assert carried.error.message == f"adapter 'causal_lm': `{method}` raised KeyError: 'width'"
+    assert carried.state.closed is not None
+    assert carried.state.closed.body.error_type == "KeyError"
 
 
 def test_what_derives_from_the_protocol_inherits_what_most_adapters_say(prepared: Prepared) -> None:

@@ -271,10 +271,14 @@ class Undecodable(Failing):
 
 def test_an_adapter_that_breaks_leaves_a_failed_run_with_what_was_done(prepared: Prepared) -> None:
     carried = carry_out(prepared, adapter=Failing)
-    assert isinstance(carried.error, RuntimeError)
+    assert isinstance(carried.error, RealizationFailed)
+    assert isinstance(carried.error.__cause__, RuntimeError)
     assert carried.types[-2:] == ["materialization.failed", "run.closed"]
     assert carried.state.closed is not None
-    assert carried.state.closed.body.message == "the adapter broke"
+    assert carried.state.closed.body.error_type == "RuntimeError"
+    assert carried.state.closed.body.message.startswith(
+        "adapter 'causal_lm': `realize` raised RuntimeError: the adapter broke"
+    )
     assert carried.state.materializations["mat.weights.stage"].live
     assert "run.failed" in carried.codes
 
@@ -287,10 +291,10 @@ def test_an_adapter_that_exits_ends_in_an_error_and_a_closed_run(prepared: Prepa
 
 def test_an_error_that_names_a_file_which_is_no_text_closes_the_run(prepared: Prepared) -> None:
     carried = carry_out(prepared, adapter=Undecodable)
-    assert isinstance(carried.error, OSError)
+    assert isinstance(carried.error.__cause__, OSError)  # type: ignore[union-attr]
     assert carried.types[-2:] == ["materialization.failed", "run.closed"]
     assert carried.state.closed is not None
-    assert carried.state.closed.body.message == "no such file: weights-\\udcff"
+    assert "OSError: no such file: weights-\\udcff" in carried.state.closed.body.message
 
 
 def test_an_interrupt_closes_the_run_as_aborted(prepared: Prepared) -> None:

@@ -196,6 +196,24 @@ def test_copy_carries_a_range_on(tmp_path: Path) -> None:
         loader.copy(layout, stage, HeapRange(layout.length - 1))
 
 
+def test_arguments_in_another_order_are_refused_by_naming_the_call(tmp_path: Path) -> None:
+    checkpoint, _ = odd_checkpoint(tmp_path)
+    layout, loader, host = layout_of(checkpoint, ["byte"]), Loader(checkpoint), HeapRange(64, fill=0xEE)
+    for call, wrong in (
+        (r"read\(layout, memory\) was given HeapRange, Layout", lambda: loader.read(host, layout)),  # type: ignore[arg-type]
+        (r"copy\(layout, source, target\) was given HeapRange, Hea", lambda: loader.copy(host, host, layout)),  # type: ignore[arg-type]
+        (r"stream\(layout, ring, target\) was given Layout, None", lambda: loader.stream(layout, None, host)),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(RealizationFailed, match=call):
+            wrong()
+    device = HeapRange(64, fill=0xEE)
+    device.space = "cuda:0"
+    for carry in (loader.copy, loader.stream):
+        with pytest.raises(RealizationFailed, match=r"in cuda:0, to take bytes from .*are the ranges swapped"):
+            carry(layout, device, host)
+    assert loader.copy(layout, host, HeapRange(64, fill=0)) == 1
+
+
 def test_sources_lie_one_after_another_in_a_fused_place(tmp_path: Path) -> None:
     checkpoint, data = odd_checkpoint(tmp_path)
     fused = TensorPlace("fused", "U8", (1014,), 64, ("eight", "scale"))
