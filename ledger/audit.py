@@ -441,7 +441,14 @@ class _Audit:
 
     def document(self) -> VerificationDocument:
         problems = sorted(self._problems, key=lambda problem: (problem.position is None, problem.position or 0))
-        held = bool(self._anchors) and "pin" not in self._failed
+        size = self._frontier.size
+        covered = max((pin.size for pin in self._anchors), default=0)
+        held = covered > 0 and "pin" not in self._failed
+        completeness = None
+        if self._anchors and "pin" not in self._failed and (covered < size or not covered):
+            completeness = f"the pin covers {covered} of {size} events" + (
+                "; nothing vouches for those after it" if covered else ": a pin of size 0 vouches for nothing"
+            )
         states: dict[str, CheckState] = {"chain": "ok", "plan": "ok", "blobs": "ok", **self._failed}
         states["signature"] = self._signature
         states["pin"] = "failed" if "pin" in self._failed else "ok" if held else "not-checked"
@@ -449,4 +456,5 @@ class _Audit:
             status="broken" if problems else "valid" if held else "valid-unanchored",
             checks=Checks(**states),
             problems=problems,
+            completeness=completeness,
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,15 +80,39 @@ def read_pin_file(path: Path) -> tuple[Checkpoint, str]:
 def state_pin(origin: str) -> Checkpoint | None:
     """The pin of that ledger in the state folder; None when there is none yet.
 
-    Raises NoteError for a file that is no pin or is another ledger's.
+    Raises NoteError for a file that is no pin or is another ledger's, LedgerError for anything else that stands there and
+    cannot be read as one: a pin put out of reach is no absent pin.
     """
     path = pin_path(origin)
-    if not path.exists():
+    if not _stands(path):
         return None
     checkpoint, _ = read_pin_file(path)
     if checkpoint.origin != origin:
         raise NoteError(f"pin {path} is of ledger {checkpoint.origin}", "it was put there by hand: take it away")
     return checkpoint
+
+
+def _stands(path: Path) -> bool:
+    """Whether anything stands under the name of a pin. Raises LedgerError where that cannot be told, or is no file."""
+    try:
+        for name in (path, path.parent, state_folder()):
+            try:
+                name.lstat()
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            # A link counts by what it leads to: one that leads nowhere is an error, not an absence.
+            mode = name.stat().st_mode
+            if not (stat.S_ISREG(mode) if name == path else stat.S_ISDIR(mode)):
+                what = "file" if name == path else "folder"
+                raise LedgerError(
+                    f"{name}, where pins are kept, is no {what}", "it was put there by hand: take it away"
+                )
+            return name == path
+    except OSError as error:
+        raise LedgerError(
+            f"pin {path} cannot be read: {error.strerror}", f"mend the folder, or set {STATE_VARIABLE}"
+        ) from error
+    return False
 
 
 def check_pin(store: Store) -> None:

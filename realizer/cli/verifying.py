@@ -249,7 +249,7 @@ def _parts(document: VerificationDocument, shown: str, *, of_ledger: bool) -> It
     checks = document.checks.model_dump()
     yield facts((name, cell(state, CHECK_STYLES[state])) for name, state in checks.items())
     if document.completeness is not None:
-        yield facts([("whole", document.completeness)])
+        yield facts([("pinned" if of_ledger else "whole", document.completeness)])
     if document.problems:
         yield ""
         yield heading("Problems")

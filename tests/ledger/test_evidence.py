@@ -28,6 +28,7 @@ from ledger.evidence import (
 from ledger.export import evidence_input, export_run, ledger_view
 from ledger.intake import import_evidence
 from ledger.measurement import measured
+from ledger.merkle import Frontier
 from ledger.recording import ListLedger
 from ledger.store import Store
 from tests.builders.evidence import edited, file_of, reproved, set_envelope, statement_of
@@ -249,9 +250,23 @@ def test_pins_of_other_sizes_need_the_ledger(first: bytes, third: bytes, pin: Ch
         # It holds, but what came after it could be anything.
         assert (held.status, held.checks.pin) == ("valid-unanchored", "ok")
         assert "older than the run" in held.unmet[0]
+        assert "it covers 0 of the run's" in held.unmet[0]
         wrong = Checkpoint(pin.origin, pin.size, b"x" * 32)
         forked = verify(first, pin=wrong, prior_runs_from_ledger=ledger_view(store, open_evidence(first), wrong))
         assert (forked.status, forked.problems[0].code) == ("broken", "fork")
+
+
+def test_a_pin_of_nothing_anchors_nothing(third: bytes, ledger: Path) -> None:
+    nothing = Checkpoint(open_evidence(third).checkpoint.origin, 0, Frontier().root())
+    with Store.open(ledger) as store:
+        view = ledger_view(store, open_evidence(third), nothing)
+    document = verify(third, pin=nothing, prior_runs_from_ledger=view, require=Requirements.parse("pin"))
+    assert (document.status, document.checks.pin, document.problems) == ("valid-unanchored", "not-checked", [])
+    assert ["size 0" in line for line in document.unmet] == [True]
+    wrong = Checkpoint(nothing.origin, 0, b"x" * 32)
+    with Store.open(ledger) as store:
+        view = ledger_view(store, open_evidence(third), wrong)
+    assert verify(third, pin=wrong, prior_runs_from_ledger=view).problems[0].code == "fork"
 
 
 def test_a_garbled_pin_is_an_error(third: bytes) -> None:

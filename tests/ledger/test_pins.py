@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from ledger import checkpoints, pins
 from ledger.audit import verify_ledger
 from ledger.checkpoints import NoteError
 from ledger.errors import LedgerBroken, LedgerError
+from ledger.merkle import Frontier
 from ledger.recording import ListLedger
 from ledger.store import Store
 from tests.builders.judged import KEY, OTHER_KEY, add_run, fill, one_run, run_bodies, stored
@@ -134,6 +137,89 @@ def test_a_garbled_state_pin_is_an_error_and_never_no_pin(ledger: Path, text: st
         verify_ledger(ledger)
 
 
+def broken_link(path: Path) -> None:
+    path.symlink_to(path.parent / "nothing")
+
+
+def link_loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+PUT_IN_PLACE = {
+    "a link to nothing": broken_link,
+    "a link to itself": link_loop,
+    "a folder": Path.mkdir,
+    "a pipe": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize(
+    ("level", "what"),
+    [(level, what) for level in (0, 1, 2) for what in PUT_IN_PLACE if level == 0 or what != "a folder"],
+)
+def test_a_state_pin_put_out_of_reach_is_an_error_and_never_no_pin(ledger: Path, what: str, level: int) -> None:
+    """The pin (level 0), the folder of pins or the state folder is replaced."""
+    with Store.open(ledger) as store:
+        pins.move_pin(store)
+        place = [pins.pin_path(store.origin), *pins.pin_path(store.origin).parents][level]
+        place.rename(place.with_name("away"))
+        PUT_IN_PLACE[what](place)
+        before = place.lstat().st_ino
+        for refuse in (pins.check_pin, pins.move_pin, lambda _: verify_ledger(ledger)):
+            with pytest.raises(LedgerError):
+                refuse(store)
+        assert place.lstat().st_ino == before, "nothing is written over it"
+        place.rmdir() if what == "a folder" else place.unlink()
+        place.with_name("away").rename(place)
+        pins.check_pin(store)
+
+
+def test_a_file_in_place_of_the_folder_of_pins_is_an_error(ledger: Path) -> None:
+    with Store.open(ledger) as store:
+        pins.move_pin(store)
+        folder = pins.pin_path(store.origin).parent
+        folder.rename(folder.with_name("away"))
+        folder.touch()
+        with pytest.raises(LedgerError, match="no folder"):
+            pins.check_pin(store)
+    with pytest.raises(LedgerError):
+        verify_ledger(ledger)
+
+
+def test_a_pin_that_may_not_be_looked_for_is_an_error(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with Store.open(ledger) as store:
+        monkeypatch.setattr(Path, "lstat", refused)
+        with pytest.raises(LedgerError, match="Permission denied"):
+            pins.check_pin(store)
+
+
+def test_a_pin_says_how_much_it_covers_and_one_of_nothing_anchors_nothing(ledger: Path, tmp_path: Path) -> None:
+    with Store.open(ledger) as store:
+        size = store.size()
+        whole = pins.note(store)[0].decode()
+        leaves = list(store.leaf_hashes(0, size))
+        origin = store.origin
+    frontier = Frontier()
+    for covered in (0, 1, size - 1):
+        frontier.extend(leaves[frontier.size : covered])
+        path = tmp_path / f"{covered}.pin"
+        path.write_text(checkpoints.format_checkpoint(origin, covered, frontier.root()))
+        document = verify_ledger(ledger, pin=path)
+        anchored = covered > 0
+        assert document.status == ("valid" if anchored else "valid-unanchored")
+        assert document.checks.pin == ("ok" if anchored else "not-checked")
+        assert f"covers {covered} of {size} events" in (document.completeness or "")
+    (tmp_path / "whole.pin").write_text(whole)
+    assert verify_ledger(ledger, pin=tmp_path / "whole.pin").completeness is None
+    pins.pin_path(origin).parent.mkdir(parents=True)
+    pins.pin_path(origin).write_text((tmp_path / "0.pin").read_text())
+    assert verify_ledger(ledger).status == "valid-unanchored"
+    assert verify_ledger(ledger, pin=tmp_path / "whole.pin").status == "valid"
+
+
 def test_a_pin_file_with_a_signature_is_held_to_its_key(ledger: Path, tmp_path: Path) -> None:
     with Store.open(ledger) as store:
         signed, _ = pins.note(store, KEY)
@@ -163,7 +249,9 @@ def test_an_empty_ledger_can_be_pinned(tmp_path: Path) -> None:
     with Store.open(tmp_path / "empty.db", write=True, create=True) as store:
         assert pins.move_pin(store).size == 0
         pins.check_pin(store)
-    assert verify_ledger(tmp_path / "empty.db").status == "valid"
+    document = verify_ledger(tmp_path / "empty.db")
+    assert (document.status, document.problems) == ("valid-unanchored", [])
+    assert "vouches for nothing" in (document.completeness or "")
 
 
 def test_a_state_folder_that_cannot_be_written_says_so(ledger: Path, state: Path) -> None:
