@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from ledger import canonical, keys, sqlite
+from ledger import canonical, keys, schema, sqlite
 from ledger.audit import verify_ledger
 from ledger.bodies import MaterializationReleased, PlanFrozen
 from ledger.events import Actor
@@ -93,6 +93,7 @@ def make_ledger(path: Path, events: int) -> None:
         rows = ((position, text, canonical.event_hash(text)) for position, text in enumerate(envelopes(events)))
         connection.executemany("INSERT INTO events (position, envelope, hash) VALUES (?, ?, ?)", rows)
         connection.execute("COMMIT")
+        connection.execute(schema.guards("sqlite")["events_insert_guard"])
     finally:
         connection.close()
 

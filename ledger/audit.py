@@ -23,9 +23,11 @@ from ledger.database import squeeze
 from ledger.documents import Checks, CheckState, Problem, ProblemCode, VerificationDocument
 from ledger.errors import EventError, LedgerError, PlanError, TallyError
 from ledger.events import ENVELOPE_VERSION, UPCASTS, first_link
+from ledger.index_check import RowKeys, wrong_entries
 from ledger.merkle import Frontier
 from ledger.plan import parse_plan
 from ledger.schema import SQLITE_TABLES
+from ledger.sqlite import SqliteDatabase
 from ledger.store import PAGE, Store
 
 LAST_POSITION = 2**63 - 1
@@ -107,6 +109,8 @@ class _Audit:
         self._next = 0
         """The position that the next row should have."""
         self._columns_generated = _columns_generated(store)
+        self._keys = RowKeys()
+        """What the indexes should hold, filled as far as nothing was found wrong."""
         self._unreadable = False
 
     def anchor(self, pin: Checkpoint, text: str | None = None, public_key: Ed25519PublicKey | None = None) -> None:
@@ -159,6 +163,9 @@ class _Audit:
 
     def _definitions(self) -> None:
         """Views and indexes as this program makes them: through others, queries would show something else than the rows."""
+        for name in self._store.base.missing_guards():
+            detail = f"the guard or table {name} is not as this program makes it; `tally db upgrade` puts guards back"
+            self._problem("chain", "content", None, detail)
         for name in self._store.base.altered_views():
             detail = f"the view or index {name} is not as this program makes it: what it shows need not be recorded"
             self._problem("chain", "content", None, detail)
@@ -219,6 +226,8 @@ class _Audit:
         """
         leaves = []
         heads, types, known = self._heads, self._types, _KNOWN
+        kept: list[tuple[str, str, str, str, object, object]] = []
+        keep, indexed = kept.append, self._columns_generated
         expected = self._next
         for position, envelope, stored_hash, *columns in rows:
             if position != expected:
@@ -258,6 +267,8 @@ class _Audit:
                 or type(sequence) is not int
                 or type(kind) is not str
                 or type(version) is not int
+                or type(event_id) is not str
+                or type(body) is not dict
             ):
                 self._problem("chain", "content", position, "the envelope's fields have not their types")
                 continue
@@ -272,6 +283,8 @@ class _Audit:
                 self._problem("chain", "linkage", position, detail, sequence)
             heads[run_id] = (sequence, digest)
             types[kind] = types.get(kind, 0) + 1
+            if indexed:
+                keep((event_id, digest, run_id, kind, body.get("materialization_id"), body.get("tensors_blob")))
             if type(form) is not int or form != ENVELOPE_VERSION:
                 self._problem("chain", "unknown-type", position, f"envelope version {form!r} is not known", sequence)
             elif (kind, version) not in known:
@@ -280,6 +293,10 @@ class _Audit:
             elif kind in _REFERRING:
                 self._note_documents(position, kind, body, sequence, digest)
         self._next = expected
+        try:
+            self._keys.extend(kept)
+        except TypeError:  # a list or an object where a body has a name
+            self._problem("chain", "content", None, "a body has not the form of its type: a name in it is no text")
         return leaves
 
     def _exactly(self, position: int, envelope: str) -> Any:
@@ -348,13 +365,20 @@ class _Audit:
         """
         if self._failed or self._unreadable:
             return
+        if isinstance(self._store.base, SqliteDatabase):
+            try:
+                for position, detail in wrong_entries(self._store.base, self._keys):
+                    self._problem("chain", "content", position, detail)
+            except LedgerError as error:
+                self._problem("chain", "content", None, f"the indexes cannot be read: {error.message}")
+            return
         try:
-            # Up to where the rows were read: others may append meanwhile. `+` keeps SQLite from going by position.
+            # Up to where the rows were read: others may append meanwhile.
             read = (self._frontier.size,)
             runs = self._store.base.select(
-                "SELECT run_id, count(*), max(sequence) FROM events WHERE +position < ? GROUP BY run_id", read
+                "SELECT run_id, count(*), max(sequence) FROM events WHERE position < ? GROUP BY run_id", read
             )
-            types = self._store.base.select("SELECT type, count(*) FROM events WHERE +position < ? GROUP BY type", read)
+            types = self._store.base.select("SELECT type, count(*) FROM events WHERE position < ? GROUP BY type", read)
         except LedgerError as error:
             self._problem("chain", "content", None, f"the indexes cannot be read: {error.message}")
             return

@@ -80,9 +80,9 @@ class Database(ABC):
         return []
 
     def missing_guards(self, select: Callable[[str], list[Row]] | None = None) -> list[str]:
-        """Names of guards that are gone or say something else than they should, sorted; read with `select`.
+        """Names of guards and tables that are gone or say something else than they should, sorted; read with `select`.
 
-        A trigger that is not ours counts too: it could swallow or change what is appended.
+        One that is not ours counts too: a trigger could swallow or change what is appended.
         """
         return differing(self.guards(select or self.select), self.expected_guards())
 

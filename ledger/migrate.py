@@ -133,8 +133,10 @@ def _restore_guards(base: Database, connection: Connection) -> None:
     triggers = schema.guards(base.dialect)
     if base.dialect == "sqlite":
         _restore_views(base, execute, select)
-        for name in base.guards(select).keys() - base.expected_guards().keys():
-            execute(f"DROP TRIGGER {_quoted(name)}")
+        # A table of somebody else's may hold something of theirs: that is left to them.
+        for (name,) in select("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
+            if name not in triggers:
+                execute(f"DROP TRIGGER {_quoted(name)}")
     wrong = [name for name in base.missing_guards(select) if name in triggers]
     if wrong and base.dialect == "postgresql":
         for sql in schema.POSTGRES_FUNCTIONS.values():
@@ -155,13 +157,18 @@ def _restore_views(base: Database, execute: Callable[[str], None], select: Calla
     """Make the views and indexes of an SQLite ledger again that are not as they should be, and drop indexes not ours."""
     ours = {**schema.SQLITE_INDEXES, **create_views("sqlite")}
     for name in base.altered_views(select):
-        for (kind,) in select(f"SELECT type FROM sqlite_master WHERE name = {_string(name)}"):
+        for (kind,) in select(
+            f"SELECT type FROM sqlite_master WHERE sql IS NOT NULL AND type <> 'trigger' AND name = {_string(name)}"
+        ):
             execute(f"DROP {kind} {_quoted(name)}")
         if name in ours:
             execute(ours[name])
     left = base.altered_views(select)
     if left:
-        raise LedgerBroken(f"ledger {base.shown}: views could not be put back: {', '.join(left)}", "restore a backup")
+        raise LedgerBroken(
+            f"ledger {base.shown}: views or indexes could not be put back: {', '.join(left)}",
+            "copy it with `tally db copy`, or restore a backup",
+        )
 
 
 def _restore_postgres_views(base: Database, engine: Engine) -> None:

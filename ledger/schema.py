@@ -77,6 +77,17 @@ SQLITE_INDEXES: dict[str, str] = {
     "events_by_blob": "CREATE INDEX events_by_blob ON events (tensors_blob) WHERE tensors_blob IS NOT NULL",
 }
 
+SQLITE_KEYS = (
+    "sqlite_autoindex_ledger_1",
+    "sqlite_autoindex_events_1",
+    "sqlite_autoindex_events_2",
+    "sqlite_autoindex_events_3",
+    "sqlite_autoindex_blobs_1",
+    "sqlite_autoindex_checkpoints_1",
+    f"sqlite_autoindex_{VERSION_TABLE}_1",
+)
+"""The indexes that SQLite makes itself for the tables' keys."""
+
 
 def _sqlite_guard(table: str, action: str) -> str:
     return f"""
@@ -256,6 +267,14 @@ def guards(dialect: Dialect) -> dict[str, str]:
     return {name: sql.strip() for name, sql in (SQLITE_GUARDS if dialect == "sqlite" else POSTGRES_GUARDS).items()}
 
 
+def version_table() -> str:
+    """The statement that makes the version table, which is Alembic's own."""
+    return (
+        f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL,"
+        f" CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num))"
+    )
+
+
 def create_statements(dialect: Dialect) -> list[str]:
     """Every statement that makes an empty ledger of the current version, in order; the version table included."""
     if dialect == "sqlite":
@@ -265,8 +284,7 @@ def create_statements(dialect: Dialect) -> list[str]:
     statements = [sql.strip() for part in parts for sql in part.values()]
     statements += create_views(dialect).values()
     statements += [
-        f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, "
-        f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num))",
+        version_table(),
         f"INSERT INTO {VERSION_TABLE} (version_num) VALUES ('{revision()}')",
     ]
     if dialect == "sqlite":

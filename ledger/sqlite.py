@@ -214,6 +214,16 @@ class SqliteDatabase(Database):
             except (self.driver.Error, UnicodeDecodeError, MemoryError) as error:
                 raise self.translate(error) from error
 
+    def chunks(self, sql: str, size: int) -> Iterator[list[Row]]:
+        """The rows that a statement gives, `size` at a time, for what goes over a whole index; one read transaction."""
+        with self._lock:
+            try:
+                cursor = self.reader().execute(sql)
+                while rows := cursor.fetchmany(size):
+                    yield rows
+            except (self.driver.Error, UnicodeDecodeError, MemoryError) as error:
+                raise self.translate(error) from error
+
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
         with self._lock:
@@ -255,26 +265,32 @@ class SqliteDatabase(Database):
         return sqlite_error(error, self.shown)
 
     def guards(self, select: Callable[[str], list[Row]]) -> dict[str, str]:
-        # The tables' own definitions guard too: their keys, and the columns generated from the envelope.
-        rows = select(
-            "SELECT name, sql FROM sqlite_master"
-            f" WHERE type = 'trigger' OR type = 'table' AND name IN ({_named(schema.TABLES)})"
+        # The tables' own definitions guard too: their keys, and the columns generated from the envelope. A table of
+        # somebody else's could stand in for a function of SQLite's. Statistics for the planner say nothing of an event.
+        found = _forms(
+            select(
+                "SELECT name, sql FROM sqlite_master WHERE type IN ('trigger', 'table')"
+                " AND NOT (type = 'table' AND name IN ('sqlite_stat1', 'sqlite_stat4'))"
+            )
         )
-        return {name: squeeze(sql) for name, sql in rows}
+        if schema.VERSION_TABLE in found:
+            found[schema.VERSION_TABLE] += f" | {select(f'SELECT * FROM {schema.VERSION_TABLE} LIMIT 3')}"
+        return found
 
     def expected_guards(self) -> dict[str, str]:
-        expected = {**schema.SQLITE_TABLES, **schema.guards("sqlite")}
-        return {name: squeeze(sql) for name, sql in expected.items()}
+        expected = {**schema.SQLITE_TABLES, **schema.guards("sqlite"), schema.VERSION_TABLE: schema.version_table()}
+        found = _forms(expected.items())
+        found[schema.VERSION_TABLE] += f" | {[(schema.revision(),)]}"
+        return found
 
     def altered_views(self, select: Callable[[str], list[Row]] | None = None) -> list[str]:
-        # An index of somebody else's on our tables would be asked too; what SQLite makes itself for a key has no text.
+        # All that there are: an index of somebody else's on our tables would be asked too, and a view could stand in for
+        # a function of SQLite's. What SQLite makes itself for a key has no text.
         rows = (select or self.select)(
-            "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"
-            f" AND (type = 'index' AND tbl_name IN ({_named(schema.TABLES)})"
-            f" OR type = 'view' AND name IN ({_named(create_views('sqlite'))}))"
+            "SELECT name, coalesce(sql, '') FROM sqlite_master WHERE type IN ('index', 'view')"
         )
-        expected = {**schema.SQLITE_INDEXES, **create_views("sqlite")}
-        return differing({name: _form(sql) for name, sql in rows}, {name: _form(sql) for name, sql in expected.items()})
+        keys = dict.fromkeys(schema.SQLITE_KEYS, "")
+        return differing(_forms(rows), _forms({**schema.SQLITE_INDEXES, **create_views("sqlite"), **keys}.items()))
 
     def close(self) -> None:
         """Close both connections. A reader leaves the folder as it found it: no log that was not there before."""
@@ -286,11 +302,6 @@ class SqliteDatabase(Database):
                     connection.close()
         if connections[0] is not None and connections[1] is None:
             sweep_log(self.path, self.driver, found_log=self._found_log)
-
-
-def _named(names: Iterable[str]) -> str:
-    """Our own names as a list of SQL strings."""
-    return ", ".join(f"'{name}'" for name in names)
 
 
 def sweep_log(path: Path, driver: Any, *, found_log: bool) -> None:
@@ -363,6 +374,9 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _form(sql: str) -> str:
-    """A statement without the white space that SQL does not need around brackets and commas."""
-    return re.sub(r"\s*([(),])\s*", r"\1", squeeze(sql))
+def _forms(statements: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Name -> statement without the white space that SQL does not need; a name that is there twice gets both."""
+    found: dict[str, str] = {}
+    for name, sql in statements:
+        found[name] = found.get(name, "") + re.sub(r"\s*([(),])\s*", r"\1", squeeze(sql))
+    return found

@@ -32,9 +32,12 @@ EVENT_COLUMNS = ("position", "envelope", "hash", "event_id", "run_id", "sequence
 
 _INSERT = "INSERT INTO events (position, envelope, hash) VALUES (?, ?, ?)"
 _ENDS = (
-    "SELECT (SELECT max(position) FROM events), sequence, hash FROM (SELECT 1 AS one) AS always"
-    " LEFT JOIN (SELECT sequence, hash FROM events WHERE run_id = ? ORDER BY sequence DESC LIMIT 1) AS last ON one = 1"
+    "SELECT (SELECT max(position) FROM events), sequence, hash, position, envelope FROM (SELECT 1 AS one) AS always"
+    " LEFT JOIN (SELECT position, sequence, hash, envelope FROM events WHERE run_id = ? ORDER BY sequence DESC LIMIT 1)"
+    " AS last ON one = 1"
 )
+_PLACE = re.compile(r',"run_id":"([^"\\]*)","sequence":(\d+),"type":"[^"\\]*","type_version":\d+,"v":\d+\}\Z')
+"""How an envelope in canonical form ends."""
 
 
 class Store:
@@ -118,7 +121,9 @@ class Store:
     def _append(
         self, transaction: Transaction, run_id: str, expected_sequence: int, drafts: list[Draft]
     ) -> list[Recorded]:
-        ((last_position, last_sequence, previous),) = transaction.select(_ENDS, (run_id,))
+        ((last_position, last_sequence, previous, tail, envelope),) = transaction.select(_ENDS, (run_id,))
+        if last_sequence is not None:
+            self._refuse_misplaced(tail, envelope, run_id, last_sequence)
         next_sequence = 0 if last_sequence is None else last_sequence + 1
         if next_sequence != expected_sequence:
             known = self._known(transaction, drafts)
@@ -225,6 +230,7 @@ class Store:
                     if start <= 0 and row[3] != sequence + 1:
                         self._broken(row[0], f"run {run_id} has sequence {row[3]!r} after {sequence}")
                     sequence = row[3]
+                    self._refuse_misplaced(row[0], row[1], run_id, sequence)
                 yield self._recorded(row)
             if len(rows) < PAGE:
                 return
@@ -236,6 +242,13 @@ class Store:
         if type(position) is not int or type(envelope) is not str or canonical.event_hash(envelope) != digest:
             self._broken(position, "the event is not what its hash says")
         return Recorded(position, envelope, digest)
+
+    def _refuse_misplaced(self, position: object, envelope: object, run_id: str, sequence: object) -> None:
+        """Raise LedgerBroken unless the envelope itself says that run and sequence: an index found it, and that can lie."""
+        found = _PLACE.search(envelope, max(0, len(envelope) - 400)) if type(envelope) is str else None
+        if found is None or (found[1], int(found[2])) != (run_id, sequence):
+            said = f"sequence {found[2]} of run {found[1]}" if found else "no event's form"
+            self._broken(position, f"asked for sequence {sequence!r} of run {run_id}, the event there has {said}")
 
     def _broken(self, position: object, what: str) -> NoReturn:
         raise LedgerBroken(
@@ -321,7 +334,10 @@ class Store:
             (PlanFrozen.TYPE, after, PAGE),
         ):
             for row in rows:
-                body = canonical.decode(row[1], what="recorded event").get("body")
+                event = canonical.decode(row[1], what="recorded event")
+                if event.get("type") != PlanFrozen.TYPE:
+                    self._broken(row[0], f"asked for a {PlanFrozen.TYPE}, the event there is a {event.get('type')}")
+                body = event.get("body")
                 if isinstance(body, dict) and body.get("digest") == plan_digest:
                     return Recorded(*row)
             after = rows[-1][0]
@@ -396,12 +412,15 @@ def _check_drafts(run_id: str, drafts: list[Draft]) -> None:
 
 
 def refuse_missing_guards(base: Database) -> None:
-    """Raise LedgerError when guards are gone or altered, saying which and how to repair."""
+    """Raise LedgerError when guards (in SQLite: anything of the schema) are gone or altered, saying which and how to repair."""
     missing = base.missing_guards()
+    if base.dialect == "sqlite":  # PostgreSQL compares views only for an owner, and an append goes through none
+        missing = sorted(missing + base.altered_views())
     if missing:
         raise LedgerError(
             f"guards of ledger {base.shown} are gone, or not this program's: {', '.join(missing)}",
-            "`tally verify` says whether it was changed meanwhile; `tally db upgrade` puts the guards back",
+            "`tally verify` says whether it was changed meanwhile; `tally db upgrade` puts the guards back,"
+            " `tally db copy` makes a sound ledger of what is recorded",
         )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ledger import canonical, pins
+from ledger import canonical, pins, schema
 from ledger.bodies import RunSuperseded
 from ledger.merkle import root_from_leaves
 from ledger.recording import ListLedger
@@ -58,7 +58,7 @@ def origin_of(path: Path) -> str:
 
 
 class Raw:
-    """A ledger file opened past the store, its guards dropped."""
+    """A ledger file opened past the store, its guards dropped; they are put back at the end, as by one who hides that."""
 
     def __init__(self, path: Path) -> None:
         self.connection = sqlite_driver().connect(str(path), isolation_level=None)
@@ -71,6 +71,10 @@ class Raw:
         return self
 
     def __exit__(self, *_: object) -> None:
+        present = {name for (name,) in self.run("SELECT name FROM sqlite_master WHERE type IN ('table', 'trigger')")}
+        for name, sql in schema.guards("sqlite").items():
+            if name not in present and name.split("_", 1)[0] in present:
+                self.run(sql)
         self.connection.close()
 
     def run(self, sql: str, *parameters: Any) -> list[Any]:
@@ -243,8 +247,11 @@ def restored(path: Path) -> None:
     add_run(ledger, 1, bodies=run_bodies())
     with Store.open(path, write=True, create=True) as store:
         fill(store, ledger)
+    guards = schema.guards("sqlite")
     with Raw(path) as raw:
         raw.run("UPDATE ledger SET origin = ?", origin)
+        for sql in guards.values():
+            raw.run(sql)
 
 
 def forked(path: Path) -> None:
@@ -256,8 +263,11 @@ def forked(path: Path) -> None:
         add_run(ledger, number, bodies=run_bodies())
     with Store.open(path, write=True, create=True) as store:
         fill(store, ledger)
+    guards = schema.guards("sqlite")
     with Raw(path) as raw:
         raw.run("UPDATE ledger SET origin = ?", origin)
+        for sql in guards.values():
+            raw.run(sql)
 
 
 def half_batch(path: Path) -> None:
@@ -274,8 +284,11 @@ def log_lost(path: Path) -> None:
     add_run(ledger, 1, bodies=run_bodies())
     with Store.open(path, write=True, create=True) as store:
         fill(store, ledger)
+    guards = schema.guards("sqlite")
     with Raw(path) as raw:
         raw.run("UPDATE ledger SET origin = ?", origin)
+        for sql in guards.values():
+            raw.run(sql)
         raw.run("PRAGMA journal_mode = WAL")
         raw.run("PRAGMA wal_autocheckpoint = 0")
         raw.run("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -424,6 +437,68 @@ def index_hides_a_type(path: Path) -> None:
     _swap_index(path, "type,run_id")
 
 
+def _lie(path: Path, column: str, expression: str, *indexes: str) -> None:
+    """Fill indexes while a generated column has another definition, then put the honest one back: only they lie."""
+    honest = f"json_extract(envelope, '$.{column}')"
+    for before, after, then in ((honest, expression, indexes), (expression, honest, ())):
+        with Raw(path) as raw:
+            raw.run("PRAGMA writable_schema = ON")
+            raw.run("UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = 'events'", before, after)
+            ((version,),) = raw.run("PRAGMA schema_version")
+            raw.run(f"PRAGMA schema_version = {version + 1}")
+        with Raw(path) as raw:
+            for index in then:
+                raw.run(f"REINDEX {index}")
+
+
+def _exchanged(only: str = "1") -> str:
+    """The run's id as an expression that exchanges the two runs, for events of which `only` is true."""
+    found = "json_extract(envelope, '$.' || 'run_id')"
+    return (
+        f"CASE WHEN NOT ({only}) THEN {found} WHEN {found} = '{run_id(1)}' THEN '{run_id(2)}'"
+        f" WHEN {found} = '{run_id(2)}' THEN '{run_id(1)}' ELSE {found} END"
+    )
+
+
+def indexes_exchange_runs(path: Path) -> None:
+    """Whatever is asked of one run is answered out of the other; the rows are untouched."""
+    every = ("sqlite_autoindex_events_3", "events_by_type", "events_by_materialization")
+    _lie(path, "run_id", _exchanged(f"json_extract(envelope, '$.sequence') < {RUN_EVENTS}"), *every)
+
+
+def index_exchanges_verdicts(path: Path) -> None:
+    """Each run is given the other's verdict where a run is read."""
+    kind = "json_extract(envelope, '$.' || 'type')"
+    _lie(path, "run_id", _exchanged(f"{kind} = 'verdict.recorded'"), "sqlite_autoindex_events_3")
+
+
+def index_over_types_exchanges_runs(path: Path) -> None:
+    _lie(path, "run_id", _exchanged(), "events_by_type")
+
+
+def index_hides_a_materialization(path: Path) -> None:
+    found = "json_extract(envelope, '$.body.' || 'materialization_id')"
+    _lie(path, "body.materialization_id", f"nullif({found}, 'mat.weights.stage')", "events_by_materialization")
+
+
+def _object(sql: str) -> Callable[[Path], None]:
+    """An attack that only changes what the schema holds."""
+
+    def attack(path: Path) -> None:
+        with Raw(path) as raw:
+            raw.run(sql)
+
+    return attack
+
+
+def guard_dropped(path: Path) -> None:
+    with Raw(path):
+        pass
+    connection = sqlite_driver().connect(str(path), isolation_level=None)
+    connection.execute("DROP TRIGGER events_no_update")
+    connection.close()
+
+
 def view_lies(path: Path) -> None:
     """Every run passed, says the view; the rows are untouched."""
     with Raw(path) as raw:
@@ -566,6 +641,12 @@ class Bad:
 RUN_EVENTS = len(run_bodies()) + 1
 SECOND = 1 + RUN_EVENTS
 SIZE = 2 + 2 * RUN_EVENTS
+STAGE = 1 + next(
+    sequence
+    for sequence, body in enumerate(run_bodies())
+    if getattr(body, "materialization_id", None) == "mat.weights.stage"
+)
+"""The first event of a materialization that one attack hides."""
 
 BAD: dict[str, Bad] = {
     "edited": Bad(edited, "content", TARGET),
@@ -604,8 +685,22 @@ BAD: dict[str, Bad] = {
     "field-missing": Bad(field_missing, "content", TARGET),
     "field-of-wrong-type": Bad(field_of_wrong_type, "content", TARGET),
     "column-says-otherwise": Bad(column_says_otherwise, "content", TARGET),
-    "index-hides-an-event": Bad(index_hides_an_event, "content", None),
-    "index-hides-a-type": Bad(index_hides_a_type, "content", None),
+    "index-hides-an-event": Bad(index_hides_an_event, "content", TARGET),
+    "index-hides-a-type": Bad(index_hides_a_type, "content", TARGET),
+    "indexes-exchange-runs": Bad(indexes_exchange_runs, "content", 1),
+    "index-exchanges-verdicts": Bad(index_exchanges_verdicts, "content", RUN_EVENTS),
+    "index-over-types-exchanges-runs": Bad(index_over_types_exchanges_runs, "content", 1),
+    "index-hides-a-materialization": Bad(index_hides_a_materialization, "content", STAGE),
+    "view-as-function": Bad(_object("CREATE VIEW json_each AS SELECT 1 AS key"), "content", None),
+    "table-as-function": Bad(_object("CREATE TABLE json_tree (a)"), "content", None),
+    "trigger-on-version": Bad(
+        _object("CREATE TRIGGER evil BEFORE INSERT ON ledger_version BEGIN SELECT 1; END"), "content", None
+    ),
+    "index-on-version": Bad(_object("CREATE INDEX two ON ledger_version (version_num)"), "content", None),
+    "version-edited": Bad(_object("UPDATE ledger_version SET version_num = '0009'"), "content", None),
+    "version-dropped": Bad(_object("DROP TABLE ledger_version"), "content", None),
+    "view-dropped": Bad(_object("DROP VIEW runs"), "content", None),
+    "guard-dropped": Bad(guard_dropped, "content", None),
     "view-lies": Bad(view_lies, "content", None),
     "column-lies": Bad(column_lies, "content", None),
     "index-of-a-stranger": Bad(index_of_a_stranger, "content", None),
