@@ -155,6 +155,8 @@ def reference(
     for name, tensor in made.tensors.items():
         if not isinstance(tensor, torch.Tensor):
             refuse(adapter, "reference", tensor, f"a tensor as {name!r}")
+        if name in ("prompt.tokens", "decode.tokens") and tensor.dtype != torch.int64:
+            refuse(adapter, "reference", tensor.dtype, f"int64 as dtype of {name!r}")
     for name, value in made.provenance.items():
         if not isinstance(value, str):
             refuse(adapter, "reference", value, f"text as provenance {name!r}")

@@ -50,7 +50,9 @@ def save_fixture(fixture: ReferenceFixture, path: Path) -> str:
     if missing:
         raise FixtureError(f"the reference has no tensor {missing[0]!r}")
     metadata = {"format": FIXTURE_FORMAT, **fixture.provenance}
-    data = _sorted_metadata(save({name: tensor.contiguous() for name, tensor in fixture.tensors.items()}, metadata))
+    # apart: safetensors refuses tensors that share memory, as a fixture's inputs and outputs may
+    apart = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in fixture.tensors.items()}
+    data = _sorted_metadata(save(apart, metadata))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

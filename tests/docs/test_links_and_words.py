@@ -110,7 +110,9 @@ def test_code_that_the_page_of_adapters_shows_is_that_of_the_example() -> None:
     from tests.docs.pages import blocks
 
     package = ROOT / "examples" / "tally_adapter_example"
-    sources = [path.read_text(encoding="utf-8") for path in [package / "pyproject.toml", *package.rglob("*.py")]]
+    paths = [package / "pyproject.toml", *package.rglob("*.py"), ROOT / "tests" / "docs" / "stateless.py"]
+    paths += [ROOT / "adapters" / "causal_lm.py", ROOT / "adapters" / "qwen3_5_moe" / "layout.py"]
+    sources = [path.read_text(encoding="utf-8") for path in paths]
     shown = [block for block in blocks(ROOT / "docs" / "adapters.md") if block.language in ("python", "toml")]
     assert len(shown) > 5
     for block in shown:

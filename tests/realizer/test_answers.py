@@ -198,6 +198,10 @@ def test_what_is_asked_before_a_run_is_held_too(prepared: Prepared) -> None:
         answers.tokens(Vague, checkpoint, "ab")
     with pytest.raises(AdapterFault, match=r"a tensor as 'prefill\.input'"):
         answers.reference(Vague, prepared.plan, checkpoint, None, [1])
+    fixture = ReferenceFixture({"decode.tokens": torch.zeros(2, dtype=torch.int32)}, {})
+    vague: Any = SimpleNamespace(name="vague", reference=lambda *_: fixture)
+    with pytest.raises(AdapterFault, match=r"torch.int32; expected int64 as dtype of 'decode\.tokens'"):
+        answers.reference(vague, prepared.plan, checkpoint, None, [1])
 
 
 def test_what_an_adapter_raises_before_a_run_names_it_and_the_call() -> None:
