@@ -55,7 +55,7 @@ def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
         body = event.body
         sequence = event.sequence
         if result.run_id is None:
-            result.run_id = event.run_id
+            result.run_id, result.node_id = event.run_id, event.node_id
         elif result.run_id != event.run_id:
             overflow(result, "events of another run")
             continue
@@ -63,27 +63,45 @@ def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
             result.began = sequence
         result.events_seen += 1
         elapsed = event.elapsed_ns
-        if elapsed is not None:
+        if elapsed is None:
+            if result.untimed is None and event.type not in AFTER_CLOSE:
+                result.untimed = sequence
+        else:
             last = result.last_elapsed
             if last is not None and elapsed < last:
                 keep(result.time_regressions, (sequence, last, elapsed))
+            else:
+                result.time_passed = result.time_passed or (last is not None and elapsed > last)
             result.last_elapsed = elapsed
         if result.closed is not None and event.type not in AFTER_CLOSE:
             keep(result.after_close, (sequence, event.type))
             continue
-        if result.imported or event.actor.kind == "importer" or (type(body) is RunOpened and body.purpose == "import"):
+        if event.node_id != result.node_id and event.type not in AFTER_CLOSE:
+            keep(result.other_nodes, (sequence, event.node_id))
+        if result.imported or (type(body) is RunOpened and body.purpose == "import") or _is_told(event, result):
             result.imported = True
             body = _told(body)
         apply[type(body)](result, sequence, body)
     return result
 
 
+def _is_told(event: Event, state: RunState) -> bool:
+    """Its author cannot have looked: an importer, or in a realization anybody but the engine's own process."""
+    kind = event.actor.kind
+    if kind == "realizer":
+        return False
+    if kind == "importer":
+        return True
+    opened = state.openings[0].body if state.openings else event.body
+    return event.type not in AFTER_CLOSE and isinstance(opened, RunOpened) and opened.purpose == "realization"
+
+
 def _told(value: T) -> T:
-    """What an importer records, with every figure that it says a probe saw made unknown: it cannot have probed."""
+    """What somebody records who cannot have looked, with every figure that it says a probe saw made unknown."""
     if isinstance(value, Measurement):
         if value.source not in OBSERVERS:
             return value
-        why = f"{value.source} {value.value!r}, yet who records a document cannot have looked"
+        why = f"{value.source} {value.value!r}, yet who recorded it cannot have looked"
         return cast(T, value.model_copy(update={"value": None, "status": "failed", "detail": why}))
     if isinstance(value, Frozen):
         return value.model_copy(update={name: _told(getattr(value, name)) for name in type(value).model_fields})

@@ -214,6 +214,8 @@ class MaterializationState:
     released_bytes: Extremes = field(default_factory=lambda: Extremes(unit=BYTES))
     owners_total: Extremes = field(default_factory=Extremes)
     owners_alive: Extremes = field(default_factory=Extremes)
+    seen_live: int | None = None
+    """The last time that it was seen live."""
     spans: list[tuple[int, int | None]] = field(default_factory=list)
     """(began, ended) sequences between which it existed; ended null: still there."""
     duplicates: list[int] = field(default_factory=list)
@@ -263,13 +265,21 @@ class DecodeState:
     first: int | None = None
     """Sequence of the first decode event."""
     prefills: int = 0
+    unfilled: int | None = None
+    """First repetition that no prefill came before."""
     runs: int = 0
     """Repetitions seen."""
     repeated: int = 0
-    """Repetitions 0 .. repeated - 1 were all seen."""
+    """Repetitions 0 .. repeated - 1 were all seen since the last prefill, which begins another round of them."""
     beyond: set[int] = field(default_factory=set)
-    """Repetition numbers seen out of order, past a gap."""
+    """Repetition numbers of that round seen out of order, past a gap."""
+    shortest: int | None = None
+    """`repeated` of the shortest round before."""
+    gap: int | None = None
+    """The lowest number past a gap of some round before."""
     unnumbered: int | None = None
+    again: int | None = None
+    """First repetition with a number that another one of its round had."""
     modes: set[str] = field(default_factory=set)
     input: DeviationState = field(default_factory=DeviationState)
     output: DeviationState = field(default_factory=DeviationState)
@@ -301,6 +311,10 @@ class RunState:
     """One run, as far as its events say."""
 
     run_id: str | None = None
+    node_id: str | None = None
+    """That of the first event."""
+    other_nodes: list[tuple[int, str]] = field(default_factory=list)
+    """(sequence, node) of events that another node recorded, verdicts and supersessions aside."""
     events_seen: int = 0
     began: int | None = None
     """Sequence of the first event."""
@@ -340,6 +354,10 @@ class RunState:
     time_regressions: list[tuple[int, int, int]] = field(default_factory=list)
     """(sequence, elapsed before, elapsed then)."""
     last_elapsed: int | None = None
+    untimed: int | None = None
+    """First event without elapsed time, verdicts and supersessions aside."""
+    time_passed: bool = False
+    """Some event has a later elapsed time than the one before it."""
     first_step: int | None = None
     """Sequence of the first event that changes what is there: begun, realised, released, bound or decoded."""
     last_step: int | None = None
@@ -349,7 +367,7 @@ class RunState:
     blind_watch: int | None = None
     """First event that sums a watch up which had no means to see anything."""
     imported: bool = False
-    """Somebody else's document tells of the run: whoever records that cannot have looked."""
+    """Somebody tells of the run who cannot have looked: an importer, or in a realization not the engine."""
     freezing: Seen[PlanFrozen] | None = None
     overflowed: dict[str, int] = field(default_factory=dict)
     """What was more than is kept: kind -> events left out."""

@@ -46,11 +46,15 @@ def decoded(state: RunState, sequence: int, body: DecodeRan) -> None:
         found.first = sequence
     if body.phase == "prefill":
         found.prefills += 1
+        if found.repeated or found.beyond:
+            _next_round(found)
         _add_digest(found, found.prefill_digests, sequence, body.output_digest)
         _add_digest(found, found.prefill_token_digests, sequence, body.tokens_digest)
         found.prefill_tokens.add(sequence, body.tokens)
     else:
         found.runs += 1
+        if not found.prefills and found.unfilled is None:
+            found.unfilled = sequence
         _add_repetition(state, found, sequence, body.repetition)
         _add_digest(found, found.output_digests, sequence, body.output_digest)
         _add_digest(found, found.token_digests, sequence, body.tokens_digest)
@@ -60,6 +64,13 @@ def decoded(state: RunState, sequence: int, body: DecodeRan) -> None:
     _add_deviation(found.output, sequence, body.output)
     found.plan_lookups.add(sequence, body.plan_lookups)
     found.elapsed_ns.add(sequence, body.elapsed_ns)
+
+
+def _next_round(found: DecodeState) -> None:
+    found.shortest = found.repeated if found.shortest is None else min(found.shortest, found.repeated)
+    if found.beyond and found.gap is None:
+        found.gap = min(found.beyond)
+    found.repeated, found.beyond = 0, set()
 
 
 def _add_repetition(state: RunState, found: DecodeState, sequence: int, number: int | None) -> None:
@@ -75,6 +86,8 @@ def _add_repetition(state: RunState, found: DecodeState, sequence: int, number: 
             found.beyond.add(number)
         else:
             overflow(state, "repetitions out of order")
+    elif found.again is None:
+        found.again = sequence
 
 
 def _add_digest(found: DecodeState, kept: dict[str, int], sequence: int, digest: Measurement) -> None:

@@ -122,6 +122,7 @@ def observed(state: RunState, sequence: int, body: MaterializationObserved) -> N
         return
     ranges = tuple((r.space, r.start, r.length) for r in body.ranges)
     if body.live.value == 1:
+        found.seen_live = sequence
         before = found.observed[-1].body if found.observed and found.live else None
         elsewhere = before is not None and bool(ranges) and bool(before.ranges) and before.ranges != body.ranges
         # A probe may look twice; a document that lists a materialization twice has it twice.

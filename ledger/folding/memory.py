@@ -53,7 +53,7 @@ def sampled(state: RunState, sequence: int, body: MemorySampled) -> None:
     if (
         state.first_release is not None
         or state.at_rest
-        or label == "after-decode"
+        or label in ("after-decode", "closing")
         or label.startswith("after-release:")
     ):
         _at_rest(state, sequence, body)

@@ -26,9 +26,6 @@ from ledger.reconcile.reading import (
 )
 from ledger.run_state import BYTES, MaterializationState, RunState, trust
 
-EVIDENCE_PREFIX = "evidence:"
-"""Owners of host tensors kept deliberately for comparison (the reference), as ranges name them."""
-
 
 def account(plan: Plan, state: RunState) -> Accounting:
     """The run's bytes as its events give them."""
@@ -122,10 +119,8 @@ def reported_unplanned(state: RunState) -> dict[str, int | float]:
 
 
 def named(plan: Plan, state: RunState, owner: str) -> bool:
-    """A census owner that the plan has and that events made or saw, or evidence kept deliberately."""
-    return owner.startswith(EVIDENCE_PREFIX) or (
-        owner in plan.materializations and exists(state.materializations.get(owner))
-    )
+    """A census owner that the plan has and that events made or saw. (Evidence kept deliberately has roles of its own.)"""
+    return owner in plan.materializations and exists(state.materializations.get(owner))
 
 
 def has_device(plan: Plan) -> bool:

@@ -1,4 +1,4 @@
-"""What cannot all be true: what a witness saw beside what the run's own probes say, and ranges beside one another."""
+"""What cannot all be true of what the run's own probes saw: pages beside owners, and ranges beside one another."""
 
 from __future__ import annotations
 
@@ -8,114 +8,11 @@ from ledger.bodies import AddressRange
 from ledger.documents import Finding
 from ledger.plan import Plan
 from ledger.reconcile.catalogue import finding
-from ledger.reconcile.reading import is_host, known, number, samples_at, samples_at_rest, shown, within
+from ledger.reconcile.reading import is_host, known, number, samples_at, samples_at_rest
 from ledger.reconcile.residue import PAGES_OF, host_owned, pages_grown
-from ledger.run_state import BYTES, DEMANDED_LABELS, STANDING_LABELS, Figure, MaterializationState, RunState
-
-COMPARED = ("tree_sum", "rss_anon", "rss_shmem", "vm_swap", "checkpoint_mappings")
-"""Figures of the process tree that both sides take at a sample of the same label (bytes)."""
-
-WATCHED_BY_BOTH = ("tree_accesses", "mapped_files", "open_descriptors")
-"""Figures of the watch of which a witness sees no more than the run's own probes, unless somebody looked away."""
+from ledger.run_state import MaterializationState, RunState
 
 CODE = "materialization.claim-contradicted"
-
-
-def witness_contradictions(plan: Plan, state: RunState, witness: RunState) -> Iterator[Finding]:
-    """Where the witness saw something else: of a materialization and its release, of the tree's memory at one label, of
-    mappings since the release, of accesses.
-
-    Memory is compared within the plan's noise, since the two do not look at the same instant. Sequences of the witness's
-    own run stand in `observed`.
-    """
-    by = witness.run_id or "a witness"
-    for name, seen in sorted(witness.materializations.items()):
-        own = state.materializations.get(name)
-        if not seen.observed or own is None or not own.observed:
-            continue
-        theirs, ours = seen.observed[-1], own.observed[-1]
-        for fact in ("memory_resource_id", "representation", "bytes", "live"):
-            left, right = getattr(ours.body, fact), getattr(theirs.body, fact)
-            tolerance = plan.materializations[name].tolerance_bytes if name in plan.materializations else None
-            unit = BYTES if fact == "bytes" else None
-            if not known(left, unit) or not known(right, unit) or left.value == right.value:
-                continue
-            if fact == "bytes" and within(number(left), number(right), tolerance):
-                continue
-            yield finding(
-                CODE,
-                name,
-                expected={fact: shown(left)},
-                observed={fact: shown(right), "witness": by, "sequence": theirs.sequence},
-                events=[ours.sequence],
-            )
-    for label in sorted(set(state.samples) & set(witness.samples)):
-        every = label in STANDING_LABELS or label.startswith(DEMANDED_LABELS)
-        ours_there, theirs_there = samples_at(state, label), samples_at(witness, label)
-        for mine in ours_there if every else ours_there[-1:]:
-            for other in theirs_there if every else theirs_there[-1:]:
-                for key in COMPARED:
-                    left, right = number(mine.body.process.get(key)), number(other.body.process.get(key))
-                    if left is not None and right is not None and abs(left - right) > plan.host_noise_bytes:
-                        yield finding(
-                            CODE,
-                            f"{label}.{key}",
-                            expected=left,
-                            observed={key: right, "witness": by, "sequence": other.sequence},
-                            events=[mine.sequence],
-                        )
-    yield from _seen_since_release(plan, state, witness, by)
-    for name, seen in sorted(witness.materializations.items()):
-        own = state.materializations.get(name)
-        if own is not None:
-            yield from _seen_of_release(own, seen, by)
-    claimed, watched = _most(state, "read_bytes"), _most(witness, "read_bytes")
-    if claimed is not None and watched is not None and watched.value - claimed.value > plan.host_noise_bytes:
-        yield _saw_more("checkpoint", "read_bytes", claimed, watched, by)
-    for what in WATCHED_BY_BOTH:
-        claimed, watched = _most(state, what), _most(witness, what)
-        if claimed is not None and watched is not None and watched.value > claimed.value:
-            yield _saw_more("checkpoint", what, claimed, watched, by)
-    claimed, accesses = _most(state, "tree_accesses"), witness.source_accesses.kept.get("tree")
-    if claimed is not None and claimed.value == 0 and accesses:
-        yield finding(
-            CODE,
-            "checkpoint accesses",
-            expected={"tree_accesses": 0},
-            observed={"source.accessed": len(accesses), "witness": by, "sequence": accesses[0].sequence},
-            events=[claimed.sequence],
-        )
-
-
-def _seen_since_release(plan: Plan, state: RunState, witness: RunState, by: str) -> Iterator[Finding]:
-    """What nobody may see any more from the first release on, seen by the witness, at whatever label, and not by the run."""
-    allowed = plan.document.memory_expectations.unexplained_persistent_host_mirror_bytes
-    for what in sorted(state.at_rest.keys() & witness.at_rest.keys()):
-        ours, theirs = state.at_rest[what].high, witness.at_rest[what].high
-        if ours is not None and theirs is not None and ours.value <= allowed < theirs.value:
-            yield _saw_more("since the release", what, ours, theirs, by)
-
-
-def _seen_of_release(own: MaterializationState, seen: MaterializationState, by: str) -> Iterator[Finding]:
-    """More left of a released staging than the run's own probes found."""
-    left = {"owners_alive": (own.owners_alive, seen.owners_alive), "bytes_after": (own.bytes_after, seen.bytes_after)}
-    for phase in sorted(own.reclamations.keys() & seen.reclamations.keys()):
-        ours, theirs = own.reclamations[phase], seen.reclamations[phase]
-        left[f"{phase} owners_alive"] = (ours.owners_alive, theirs.owners_alive)
-        left[f"{phase} region_mapped"] = (ours.region_mapped, theirs.region_mapped)
-    for what, (mine, other) in left.items():
-        if mine.high is not None and other.high is not None and other.high.value > mine.high.value:
-            yield _saw_more(own.id, what, mine.high, other.high, by)
-
-
-def _saw_more(subject: str, what: str, claimed: Figure, watched: Figure, by: str) -> Finding:
-    return finding(
-        CODE,
-        subject,
-        expected={what: claimed.value},
-        observed={what: watched.value, "witness": by, "sequence": watched.sequence},
-        events=[claimed.sequence],
-    )
 
 
 def page_contradictions(plan: Plan, state: RunState) -> Iterator[Finding]:
@@ -209,8 +106,3 @@ def _together(one: MaterializationState, other: MaterializationState) -> bool:
         for began, ended in one.spans
         for also_began, also_ended in other.spans
     )
-
-
-def _most(state: RunState, what: str) -> Figure | None:
-    figures = state.watch.get(what)
-    return figures.high if figures is not None else None

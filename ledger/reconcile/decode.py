@@ -33,7 +33,8 @@ def _decoded(plan: Plan, state: RunState) -> Iterator[tuple[str, DecodeState]]:
 
 @declare(DECODE, "decode.missing")
 def every_repetition_ran(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """Prefill, where planned, and every planned repetition of decode ran, took time and gave tokens.
+    """Prefill, where planned, and after each prefill every planned repetition of decode ran, took time and gave tokens;
+    after each they are numbered without a gap, each once, also beyond the planned ones.
 
     One good decode shows that state was right once; repetitions from the restored baseline show that it stays right.
     """
@@ -45,12 +46,22 @@ def every_repetition_ran(plan: Plan, state: RunState) -> Iterator[Finding]:
         first = islice(
             (number for number in range(found.repeated, expected.repetitions) if number not in found.beyond), 8
         )
-        absent = {}
+        absent: dict[str, object] = {}
         if expected.prefill and not found.prefills:
             absent["prefill"] = "not recorded"
         given = {"tokens": found.tokens, "prefill tokens": found.prefill_tokens, "time": found.elapsed_ns}
         none = {what: "none" for what, figures in given.items() if figures.low is not None and figures.low.value == 0}
         absent |= none
+        if expected.prefill and found.prefills and found.unfilled is not None:
+            absent["prefill"] = "after a repetition"
+        if found.unnumbered is not None:
+            absent["number"] = "a repetition without one"
+        if found.again is not None:
+            absent["number again"] = "two repetitions with the same"
+        if found.beyond or found.gap is not None:
+            absent["numbers before"] = found.gap if found.gap is not None else min(found.beyond)
+        if found.shortest is not None and found.shortest < expected.repetitions:
+            absent["an earlier round"] = f"{expected.repetitions - found.shortest} missing"
         if missing > 0:
             absent["repetitions"] = f"{missing} missing: {', '.join(str(number) for number in first)}"
         if absent:
@@ -59,7 +70,12 @@ def every_repetition_ran(plan: Plan, state: RunState) -> Iterator[Finding]:
                 planned.id,
                 expected={"prefill": expected.prefill, "repetitions": expected.repetitions},
                 observed=absent,
-                events=[found.unnumbered, *(event for what in none for event in places(given[what]))],
+                events=[
+                    found.unnumbered,
+                    found.again,
+                    found.unfilled,
+                    *(event for what in none for event in places(given[what])),
+                ],
                 unknown=unfinished(state),
             )
         unknown = {what: figures.unknown for what, figures in given.items() if figures.unknown is not None}

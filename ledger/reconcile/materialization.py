@@ -10,7 +10,7 @@ from ledger.documents import Finding
 from ledger.plan import Materialization, Plan
 from ledger.reconcile.catalogue import Invariant, declare, finding
 from ledger.reconcile.content import content_doubts
-from ledger.reconcile.contradiction import page_contradictions, range_contradictions, witness_contradictions
+from ledger.reconcile.contradiction import page_contradictions, range_contradictions
 from ledger.reconcile.environment import device_spaces
 from ledger.reconcile.reading import (
     each_found,
@@ -25,6 +25,7 @@ from ledger.reconcile.reading import (
     unfinished,
     within,
 )
+from ledger.reconcile.witnessed import witness_contradictions
 from ledger.run_state import BYTES, MaterializationState, RunState, Seen, trust
 
 MATERIALIZATION: list[Invariant] = []

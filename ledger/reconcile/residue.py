@@ -7,7 +7,6 @@ from typing import NamedTuple
 from ledger.bodies import Census, MemorySampled
 from ledger.measurement import Measurement, measured, unavailable
 from ledger.plan import Plan
-from ledger.reconcile.accounting import EVIDENCE_PREFIX
 from ledger.reconcile.peak import is_transient
 from ledger.reconcile.reading import is_host, number, place_of, samples_at
 from ledger.run_state import RunState, Seen
@@ -79,19 +78,19 @@ def pages_grown(baseline: MemorySampled, seen: MemorySampled, keys: tuple[str, .
 
 
 def unaccounted_evidence(plan: Plan, state: RunState, census: Census) -> dict[str, int | float]:
-    """Role -> bytes of evidence on the host above the plan's noise that no event accounts for.
+    """Role -> bytes of evidence on the host that no event accounts for, where they are above the plan's noise together.
 
     What was loaded of the reference is no larger than the file that was bound; of other roles no event says how large
     they are.
     """
     sizes = [number(seen.body.size) or 0 for seen in state.references]
-    beyond = {}
+    beyond: dict[str, int | float] = {}
     for role, figure in census.evidence_host_by_role.items():
         accounted = max(sizes, default=0) if role == "reference" else 0
         rest = (number(figure) or 0) - accounted
-        if rest > plan.host_noise_bytes:
+        if rest > 0:
             beyond[role] = rest
-    return beyond
+    return beyond if sum(beyond.values()) > plan.host_noise_bytes else {}
 
 
 def held_at_baseline(plan: Plan, baseline: MemorySampled) -> dict[str, int | float]:
@@ -179,7 +178,7 @@ def _owned_by_device(plan: Plan, state: RunState, census: Census, devices: list[
     owned: dict[str, int | float] = {}
     for owner, figure in census.by_owner.items():
         found = state.materializations.get(owner)
-        if owner.startswith(EVIDENCE_PREFIX) or is_host(plan, place_of(plan, state, owner)):
+        if is_host(plan, place_of(plan, state, owner)):
             continue
         ranges = found.observed[-1].body.ranges if found is not None and found.observed else []
         device = ranges[0].space if ranges else devices[0] if len(devices) == 1 else "a device"

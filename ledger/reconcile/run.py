@@ -16,7 +16,7 @@ RUN: list[Invariant] = []
 @declare(RUN, "run.incomplete")
 def record_is_whole(plan: Plan, state: RunState) -> Iterator[Finding]:
     """The run was opened once, its plan accepted, each observed materialization begun, claimed and followed by a sample of
-    memory, and the run closed.
+    memory, all of it recorded on one node, and the run closed.
 
     A killed or interrupted run leaves a record that ends early; a record with a step taken out, or with more than the
     judge keeps, cannot be judged whole either.
@@ -34,6 +34,14 @@ def record_is_whole(plan: Plan, state: RunState) -> Iterator[Finding]:
             expected="opened once",
             observed="opened again",
             events=[seen.sequence for seen in state.openings],
+        )
+    if state.other_nodes:
+        yield finding(
+            "run.incomplete",
+            "node",
+            expected=f"all recorded on {state.node_id}",
+            observed=sorted({node for _, node in state.other_nodes}),
+            events=[sequence for sequence, _ in state.other_nodes],
         )
     if state.outcome in ("incomplete", "aborted"):
         last = state.closed.sequence if state.closed else None
@@ -83,13 +91,34 @@ def run_did_not_fail(plan: Plan, state: RunState) -> Iterator[Finding]:
 
 @declare(RUN, "run.time-regressed")
 def time_goes_forward(plan: Plan, state: RunState) -> Iterator[Finding]:
-    """Elapsed time does not go backwards from event to event.
+    """Elapsed time does not go backwards from event to event, nor does it stand still over a whole realization.
 
-    The order of events is evidence; a clock that goes back says that it was made up or put together. Events appended by
-    a later process carry no elapsed time and are passed over.
+    The order of events is evidence; a clock that goes back, or never goes, says that it was made up or put together.
+    Verdicts and supersessions that a later process appends carry no elapsed time and are passed over; what a realization
+    records of itself has one, and is unknown without.
     """
     for sequence, before, then in state.time_regressions:
         yield finding("run.time-regressed", "run", expected=f"at least {before}", observed=then, events=[sequence])
+
+    if state.opened is None or state.opened.body.purpose != "realization":
+        return
+    if state.untimed is not None:
+        yield finding(
+            "run.time-regressed",
+            "run",
+            expected="the run's own elapsed time",
+            observed="not recorded",
+            events=[state.untimed],
+            unknown=True,
+        )
+    elif not state.time_passed and state.closed is not None:
+        yield finding(
+            "run.time-regressed",
+            "run",
+            expected=f"more than {state.last_elapsed} at the end",
+            observed="the same at every event",
+            events=[state.opened.sequence, state.closed.sequence],
+        )
 
 
 @declare(RUN, "run.event-after-close")

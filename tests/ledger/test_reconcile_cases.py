@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ledger.bodies import RunClosed
+from ledger.events import Actor
 from ledger.measurement import measured
 from ledger.reconcile import INVARIANTS, Judgement
 from tests.builders.runs import CONFIG_DIGEST, with_values
@@ -124,6 +125,16 @@ def test_who_records_a_document_cannot_have_probed() -> None:
     assert judgement.verdict != "PASS"
     assert judgement.assurance == "declared"
     assert {"materialization.unobserved", "environment.not-observed", "memory.mirror-unknown"} <= set(judgement.codes)
+
+
+@pytest.mark.parametrize("kind", ["importer", "witness", "operator", "judge"])
+@pytest.mark.parametrize("first", [0, 20])
+def test_in_a_realization_only_the_engine_has_probed(kind: str, first: int) -> None:
+    """Also where somebody else takes over in the middle."""
+    other = {"actor": Actor(kind=kind, id="x")}  # type: ignore[arg-type]
+    judgement = judged(Case("told", "INDETERMINATE", set(), envelope=lambda index: other if index >= first else {}))
+    assert (judgement.verdict == "PASS", judgement.assurance) == (False, "declared")
+    assert "decode.access-unknown" in judgement.codes
 
 
 @pytest.mark.parametrize("ending", [[], [RunClosed(outcome="failed")], [RunClosed(outcome="aborted")]])

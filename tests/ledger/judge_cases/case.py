@@ -46,6 +46,8 @@ class Case:
     """The plan was frozen in this ledger before, and the run cites it."""
     elapsed: Callable[[int], int | None] | None = None
     witness: Callable[[Bodies], Bodies] | None = None
+    envelope: Callable[[int], dict[str, Any]] | None = None
+    """What else stands around the event of that index."""
     unknown: set[str] = field(default_factory=set)
     """Codes that are errors elsewhere, and unknown here because nobody can know."""
 
@@ -64,15 +66,20 @@ def judged(case: Case) -> Judgement:
     carried_out = edited_plan(plan, case.recorded_under) if case.recorded_under is not None else plan
     bodies = case.run(clean_bodies(carried_out))
     elapsed = [case.elapsed(index) for index in range(len(bodies))] if case.elapsed is not None else None
-    state = folded(bodies, carried_out, elapsed=elapsed, frozen=case.frozen)
+    state = folded(bodies, carried_out, case.envelope, elapsed=elapsed, frozen=case.frozen)
     witnesses = []
     if case.witness is not None:
         witnesses.append(folded(case.witness(clean_bodies(plan)), plan, run_id=RUN_ID[:-1] + "2"))
     return judge(plan, state, witnesses)
 
 
-def folded(bodies: Bodies, plan: Plan, **options: Any) -> RunState:
-    return fold(record(bodies, plan, **options).events(options.get("run_id", RUN_ID)))
+def folded(
+    bodies: Bodies, plan: Plan, envelope: Callable[[int], dict[str, Any]] | None = None, **options: Any
+) -> RunState:
+    events = record(bodies, plan, **options).events(options.get("run_id", RUN_ID))
+    if envelope is not None:
+        events = [event.model_copy(update=envelope(index)) for index, event in enumerate(events)]
+    return fold(events)
 
 
 # --- measurements that a case may put in place of a probe's ----------------------------------------------------------

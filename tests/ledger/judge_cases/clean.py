@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ledger.bodies import MaterializationSkipped, ReleaseAuthorized, VerdictRecorded
+from tests.builders.runs import clean_bodies
 from tests.ledger.judge_cases.case import MIB, UNKNOWN, WEIGHTS, Case, claim, probe
 from tests.ledger.judge_cases.steps import (
     PASS,
+    PLAN,
     added,
     appended,
     at_the_end,
@@ -90,9 +92,10 @@ CLEAN = [
     ),
     Case("a witness that saw the same", "PASS", PASS, witness=lambda run: run),
     Case(
-        "events of a later process carry no elapsed time",
+        "a verdict that a later process appends carries no elapsed time",
         "PASS",
         PASS,
-        elapsed=lambda index: None if index % 2 else index,
+        run=appended(VerdictRecorded(judge_version="1", verdict="PASS", assurance="observed", codes=[])),
+        elapsed=lambda index: index if index < len(clean_bodies(PLAN)) else None,
     ),
 ]

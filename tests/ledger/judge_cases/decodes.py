@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ledger.bodies import DecodeRan, ExecutionActivated, ReferenceBound, SourceWatched
+from ledger.bodies import DecodeRan, ExecutionActivated, MemorySampled, ReferenceBound, SourceWatched
 from ledger.measurement import measured
-from tests.builders.runs import GIB, changed, inserted, moved
+from tests.builders.runs import GIB, changed, decoded, inserted, moved
 from tests.ledger.judge_cases.case import FAILED, UNKNOWN, Case, claim, probe
-from tests.ledger.judge_cases.steps import accessed, added, correctness, decode, removed, repeated, watch
+from tests.ledger.judge_cases.steps import PASS, accessed, added, correctness, decode, removed, repeated, watch
 
 DECODES = [
     Case("one repetition of four is missing", "FAIL", {"decode.missing"}, run=removed(DecodeRan, repetition=2)),
@@ -22,6 +22,66 @@ DECODES = [
         "FAIL",
         {"decode.before-activation"},
         run=lambda run: moved(run, DecodeRan, phase="prefill", before=ExecutionActivated),
+    ),
+    Case(
+        "prefill after the repetitions",
+        "FAIL",
+        {"decode.missing"},
+        run=lambda run: moved(run, DecodeRan, phase="prefill", before=MemorySampled, where={"label": "after-decode"}),
+    ),
+    Case(
+        "a second prefill after the repetitions",
+        "FAIL",
+        {"decode.missing"},
+        run=added(decoded("exec.decode", "prefill", None), MemorySampled, label="after-decode"),
+    ),
+    Case(
+        "prefill and repetitions once more, in another mode",
+        "PASS",
+        PASS,
+        run=added(
+            [
+                decoded("exec.decode", "prefill", None),
+                *(
+                    decoded("exec.decode", "repetition", number).model_copy(update={"mode": "cuda-graph"})
+                    for number in range(4)
+                ),
+            ],
+            MemorySampled,
+            label="after-decode",
+        ),
+    ),
+    Case(
+        "a second prefill among the repetitions",
+        "FAIL",
+        {"decode.missing"},
+        run=added(decoded("exec.decode", "prefill", None), DecodeRan, repetition=2),
+    ),
+    Case(
+        "more repetitions than planned, numbered on",
+        "PASS",
+        PASS,
+        run=added(
+            [decoded("exec.decode", "repetition", number) for number in (4, 5)], MemorySampled, label="after-decode"
+        ),
+    ),
+    Case(
+        "a repetition numbered far beyond the planned ones",
+        "FAIL",
+        {"decode.missing"},
+        run=added(decoded("exec.decode", "repetition", 99), MemorySampled, label="after-decode"),
+    ),
+    Case(
+        "a repetition more, without a number",
+        "FAIL",
+        {"decode.missing"},
+        run=added(decoded("exec.decode", "repetition", None), MemorySampled, label="after-decode"),
+    ),
+    Case(
+        "a repetition more, with the number of another",
+        "FAIL",
+        {"decode.missing"},
+        run=added(decoded("exec.decode", "repetition", 3), MemorySampled, label="after-decode"),
     ),
     Case("no reference", "FAIL", {"decode.reference-missing"}, run=removed(ReferenceBound)),
     Case(

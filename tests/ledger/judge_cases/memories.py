@@ -57,6 +57,21 @@ MEMORIES = [
         ],
     ),
     Case(
+        "live storage under an owner that calls itself evidence",
+        "FAIL",
+        {"memory.unplanned-persistent", "memory.expectation-mismatch"},
+        run=owner_holds("evidence:copy", 8 * GIB, "after-decode", "closing"),
+    ),
+    Case(
+        "evidence of many roles, each within the noise",
+        "INDETERMINATE",
+        {"memory.mirror-unknown"},
+        run=chain(
+            *(at_the_end({f"census/evidence_host_by_role/r{n}": probe(20 * MIB)}) for n in range(4)),
+            *(grown("rss_anon", 16 * MIB) for n in range(4)),
+        ),
+    ),
+    Case(
         "ownerless storage on the device",
         "FAIL",
         {"memory.unplanned-persistent", "memory.expectation-mismatch"},

@@ -60,6 +60,20 @@ RUNS = [
         {"run.time-regressed"},
         elapsed=lambda index: index if index != 20 else 3,
     ),
+    Case("the clock stood still", "FAIL", {"run.time-regressed"}, elapsed=lambda index: 7),
+    Case(
+        "every second event has no elapsed time",
+        "INDETERMINATE",
+        {"run.time-regressed"},
+        elapsed=lambda index: None if index % 2 else index,
+        unknown={"run.time-regressed"},
+    ),
+    Case(
+        "one event was recorded on another node",
+        "INDETERMINATE",
+        {"run.incomplete"},
+        envelope=lambda index: {"node_id": "node-b"} if index == 20 else {},
+    ),
     Case(
         "a fact added after the close",
         "FAIL",

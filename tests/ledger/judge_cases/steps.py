@@ -24,7 +24,16 @@ from ledger.bodies import (
     SourceAccessed,
     SourceWatched,
 )
-from tests.builders.runs import address_range, changed, inserted, materialized, small_plan, with_values, without
+from tests.builders.runs import (
+    address_range,
+    changed,
+    inserted,
+    matching,
+    materialized,
+    small_plan,
+    with_values,
+    without,
+)
 from tests.builders.runs import size as bytes_seen
 from tests.ledger.judge_cases.case import BUFFERS, MIB, STAGE, Bodies, probe
 
@@ -269,11 +278,11 @@ MISSING_WHEN_UNFINISHED = {
 }
 
 
-def repeated(kind: type, change: dict[str, Any], at: int, total: int):
-    """The first event of that type, `total` times over, with the change applied to number `at` alone."""
+def repeated(kind: type, change: dict[str, Any], at: int, total: int, **which: Any):
+    """The first such event, `total` times over, with the change applied to number `at` alone."""
 
     def apply(run: Bodies) -> Bodies:
-        first = next(index for index, body in enumerate(run) if isinstance(body, kind))
+        first = matching(run, kind, **which)[0]
         copies = [with_values(run[first], change) if number == at else run[first] for number in range(total)]
         return [*run[:first], *copies, *run[first + 1 :]]
 

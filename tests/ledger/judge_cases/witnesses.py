@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from ledger.bodies import EnvironmentObserved, MemorySampled, RunClosed, RunOpened, SourceWatched
-from tests.builders.runs import changed, inserted, with_values
-from tests.ledger.judge_cases.case import MIB, WEIGHTS, Bodies, Case, probe
-from tests.ledger.judge_cases.steps import PASS, accessed, added, at_the_end, chain, reclaimed, released, sampled, watch
+from ledger.bodies import (
+    EnvironmentObserved,
+    MaterializationObserved,
+    MemorySampled,
+    RunClosed,
+    RunOpened,
+    SourceWatched,
+)
+from tests.builders.runs import changed, inserted, moved, with_values
+from tests.ledger.judge_cases.case import MIB, STAGE, WEIGHTS, Bodies, Case, probe
+from tests.ledger.judge_cases.steps import (
+    PASS,
+    accessed,
+    added,
+    at_the_end,
+    chain,
+    owner_holds,
+    reclaimed,
+    released,
+    repeated,
+    sampled,
+    stranger,
+    watch,
+)
 
 
 def from_outside(run: Bodies) -> Bodies:
@@ -125,6 +145,58 @@ WITNESSES = [
         "FAIL",
         {"materialization.claim-contradicted"},
         witness=watch(read_bytes=probe(256 * MIB)),
+    ),
+    Case(
+        "the witness saw one byte of a bank first, and all of it later",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=repeated(MaterializationObserved, {"bytes": probe(1)}, at=0, total=2, materialization_id=WEIGHTS),
+    ),
+    Case(
+        "the witness once saw a bank gone",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=repeated(MaterializationObserved, {"live": probe(0)}, at=1, total=3, materialization_id=WEIGHTS),
+    ),
+    Case(
+        "the witness saw staging gone at last",
+        "PASS",
+        PASS,
+        witness=repeated(MaterializationObserved, {"live": probe(0)}, at=1, total=2, materialization_id=STAGE),
+    ),
+    Case(
+        "the witness saw a materialization that nobody planned",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=added(stranger(), RunClosed),
+    ),
+    Case(
+        "the witness saw staging live after its own last sample",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=lambda run: moved(run, MaterializationObserved, before=RunClosed, materialization_id=STAGE),
+    ),
+    Case(
+        "the witness's census has staging at the end",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=owner_holds(STAGE, 4096, "closing"),
+    ),
+    Case(
+        "the witness's census has an owner that nobody planned, while it was loaded",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=owner_holds("x", 4096, f"materialized:{WEIGHTS}"),
+    ),
+    Case(
+        "the witness's census has ownerless storage at the end alone",
+        "FAIL",
+        {"materialization.claim-contradicted"},
+        witness=lambda run: [
+            with_values(body, {"census/unowned_host_bytes": probe(4096)}) if isinstance(body, MemorySampled) else body
+            for body in run
+            if isinstance(body, RunOpened | RunClosed) or (isinstance(body, MemorySampled) and body.label == "closing")
+        ],
     ),
     Case(
         "the witness counted a few more bytes read",
