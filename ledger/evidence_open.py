@@ -27,6 +27,7 @@ from ledger.evidence_form import (
     Statement,
     to_json,
 )
+from ledger.evidence_shape import refuse_other_shape
 from ledger.plan import Plan, parse_plan
 from ledger.recording import Recorded
 
@@ -161,7 +162,7 @@ def read_statement(envelope: Envelope) -> Evidence:
     if structure > MAX_STRUCTURE:
         raise EvidenceBroken(f"statement has {structure} parts; more than {MAX_STRUCTURE} are refused")
     try:
-        canonical.decode(payload, what="statement")
+        refuse_other_shape(canonical.decode(payload, what="statement"), Statement)
         # Strict, so that "1" is no number and 1 no string.
         statement = Statement.model_validate_json(payload, strict=True, by_alias=True, by_name=False)
     except StrictJsonError as error:

@@ -103,10 +103,8 @@ def _stands(path: Path) -> bool:
             # A link counts by what it leads to: one that leads nowhere is an error, not an absence.
             mode = name.stat().st_mode
             if not (stat.S_ISREG(mode) if name == path else stat.S_ISDIR(mode)):
-                what = "file" if name == path else "folder"
-                raise LedgerError(
-                    f"{name}, where pins are kept, is no {what}", "it was put there by hand: take it away"
-                )
+                what = "the pin, is no file" if name == path else "where pins are kept, is no folder"
+                raise LedgerError(f"{name}, {what}", "it was put there by hand: take it away")
             return name == path
     except OSError as error:
         raise LedgerError(

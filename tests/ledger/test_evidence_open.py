@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,8 +12,13 @@ from ledger import canonical
 from ledger.canonical import MAX_DEPTH, StrictJsonError
 from ledger.errors import EvidenceBroken
 from ledger.evidence import verify
-from ledger.evidence_form import MAX_FILE_BYTES, MAX_STRUCTURE, envelope_file
+from ledger.evidence_form import MAX_FILE_BYTES, MAX_STRUCTURE, Statement, envelope_file
 from ledger.evidence_open import open_envelope, read_statement
+from ledger.evidence_shape import MAX_PARTS
+from ledger.export import export_run
+from ledger.store import Store
+from tests.builders.evidence import edited
+from tests.builders.judged import one_run, run_bodies, run_id, stored
 
 HOSTILE = {
     "too-long": b"x" * (MAX_FILE_BYTES + 1),
@@ -32,6 +39,12 @@ HOSTILE = {
 }
 
 
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    with Store.open(stored(tmp_path_factory.mktemp("open") / "t.db", one_run(bodies=run_bodies()))) as store:
+        return export_run(store, run_id(1))
+
+
 @pytest.mark.parametrize("name", sorted(HOSTILE))
 def test_hostile_input_is_refused_soon(name: str) -> None:
     started = time.process_time()
@@ -49,6 +62,61 @@ def test_a_large_file_is_not_explained_at_length() -> None:
 def test_a_statement_too_wide_is_refused_before_it_is_parsed() -> None:
     with pytest.raises(EvidenceBroken, match=str(MAX_STRUCTURE)):
         read_statement(open_envelope(HOSTILE["payload-too-wide"]))
+
+
+def never(*_: object, **__: object) -> None:
+    raise AssertionError("validated what has not the form")
+
+
+def unfinished(length: int) -> bytes:
+    """Blobs that lack a field each, in a statement that lacks nearly all: a validator would list every one of them."""
+    statement = b'{"_type":"https://in-toto.io/Statement/v1","predicate":{"blobs":['
+    return envelope_file(statement + b'{"data":null},' * length + b"{}]}}", [])
+
+
+Edit = Callable[[dict[str, Any]], object]
+MISSHAPEN: dict[str, tuple[Edit, str]] = {
+    "blobs lack a field": (lambda p: p.update(blobs=[{"data": None}] * 50), "predicate.blobs.0: 'digest' is missing"),
+    "blobs have another": (lambda p: p.update(blobs=[{"data": None, "digest": "", "x": 1}]), "'x' is not known"),
+    "a field is missing": (lambda p: p.pop("scope"), "predicate: 'scope' is missing"),
+    "many fields more": (lambda p: p.update({f"x{n}": 1 for n in range(50)}), "predicate: 'x0' is not known"),
+    "a list for an object": (lambda p: p.update(plan=[]), "predicate.plan: list is no object"),
+    "an object for a list": (lambda p: p.update(events={}), "predicate.events: dict is no list"),
+    "a list for a dictionary": (lambda p: p["accounting"].update(evidenceHostByRole=[]), "list is no object"),
+    "text for a number": (lambda p: p["events"][0].update(position="1"), "predicate.events.0.position: str is none of"),
+    "true for a number": (lambda p: p["events"][0].update(position=True), "bool is none of int"),
+    "null for text": (lambda p: p.update(checkpoint=None), "predicate.checkpoint: NoneType is none of str"),
+    "another word": (lambda p: p.update(verdict="SURE"), "predicate.verdict: 'SURE' is none of"),
+    "no word": (lambda p: p.update(verdict=[]), "predicate.verdict: list is none of"),
+    "more nodes than a proof has": (lambda p: p["events"][0].update(inclusion=["00" * 32] * 65), "65 nodes are more"),
+    "many runs": (lambda p: p.update(priorRuns=[{}] * (MAX_PARTS + 1)), f"more than {MAX_PARTS} parts"),
+    "many parts of anything": (
+        lambda p: p["findings"].append({"observed": [{"a": [0]}] * MAX_PARTS, **FINDING}),
+        f"more than {MAX_PARTS} parts",
+    ),
+}
+FINDING = {"code": "", "events": [], "expected": None, "severity": "note", "subject": ""}
+
+
+@pytest.mark.parametrize("name", MISSHAPEN)
+def test_the_first_place_that_has_not_the_form_ends_the_reading(
+    name: str, sealed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The validator, which would list every error with what it was given, does not see it."""
+    monkeypatch.setattr(Statement, "model_validate_json", never)
+    edit, said = MISSHAPEN[name]
+    document = verify(edited(sealed, edit))
+    assert (document.status, [problem.code for problem in document.problems]) == ("broken", ["format"])
+    assert said in document.problems[0].detail
+    assert len(document.problems[0].detail) < 200
+    with pytest.raises(AssertionError, match="validated"):
+        verify(sealed)
+
+
+def test_a_statement_that_lacks_nearly_all_is_refused_at_its_first_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Statement, "model_validate_json", never)
+    (problem,) = verify(unfinished(1_000)).problems
+    assert problem.detail == "statement has not its form: the whole: 'predicateType' is missing"
 
 
 @pytest.mark.parametrize(
