@@ -81,6 +81,9 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
 
 def _read(path: Path, what: str) -> bytes:
     try:
+        if path.is_fifo() and Path(os.path.realpath(path)).is_fifo():
+            # /dev/fd/N, as <(...) gives it, is a pipe that somebody has open: that has no name of its own.
+            raise KeyProblem(f"{what} {path} is a named pipe, which may wait for ever", "give a file")
         with path.open("rb") as file:
             data = file.read(MAX_KEY_BYTES + 1)
     except OSError as error:

@@ -26,6 +26,8 @@ def read_input(name: str, what: str) -> bytes:
             with Path(name).open("rb") as file:
                 data = file.read(MAX_INPUT_BYTES + 1)
     except OSError as error:
+        if name == STANDARD:
+            raise TallyError(f"{what}: standard input cannot be read: {error.strerror}", "is it closed?") from error
         raise TallyError(f"{what} {name!r} cannot be read: {error.strerror}", "check the path") from error
     if len(data) > MAX_INPUT_BYTES:
         shown = "standard input" if name == STANDARD else repr(name)

@@ -14,6 +14,10 @@ import click
 from ledger.errors import PlanRejected, TallyError
 
 INTERRUPTED = 130
+READER_GONE = 141
+"""As a shell counts a program that SIGPIPE ended."""
+SHOWN_CHARACTERS = 200
+"""Of a name that is longer the rest is left out of messages."""
 
 COMMANDS = {
     "plan": "plans:plan",
@@ -77,8 +81,10 @@ class LazyGroup(click.Group):
         if target is None:
             return None
         module, attribute = target.split(":")
+        from realizer.cli.values import strict
+
         command: click.Command = getattr(importlib.import_module(f"realizer.cli.{module}"), attribute)
-        return command
+        return strict(command)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -149,13 +155,18 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     except OutputClosed:
         _close_output()
-        return 1
+        return READER_GONE
     except OSError as error:
-        _complain(f"the operating system refused: {error}")
+        about = f": {_short(str(error.filename))!r}" if error.filename is not None else ""
+        _complain(f"the operating system refused: {error.strerror or error}{about}")
         return 1
     except Exception as error:  # noqa: BLE001 - the process boundary: whatever leaks is told in one line, not hidden
         return _internal(error)
     return result if isinstance(result, int) else 0
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= SHOWN_CHARACTERS else f"{name[:SHOWN_CHARACTERS]}... ({len(name)} characters)"
 
 
 def _inert(message: str) -> str:
@@ -189,8 +200,31 @@ def _close_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def occupy_standard_streams() -> set[int]:
+    """Open /dev/null in place of each standard stream that came closed; which they were.
+
+    Left free, its number would go to the next file opened, a ledger it may be, and be written over. In place of standard
+    input it is open for writing only: whoever asks for input is told that there is none, and does not read an empty one.
+    """
+    closed = set()
+    for number, name, flags in ((0, "stdin", os.O_WRONLY), (1, "stdout", os.O_WRONLY), (2, "stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            closed.add(number)
+            opened = os.open(os.devnull, flags)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+    return closed
+
+
 def main() -> None:
     """The console script."""
+    closed = occupy_standard_streams()
+    if 1 in closed:
+        # Before anything is done: what could not be told should not be recorded either.
+        _complain("standard output is closed: give it a file, or /dev/null")
+        sys.exit(1)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from ledger.errors import NotFound, PlanError, TallyError
+from ledger.errors import NotFound, PlanError, PlanRejected, TallyError
 from realizer.cli.files import read_input, replacing, write_output
 from realizer.cli.hints import command
 from realizer.cli.options import FileName, json_option, ledger_option, output_option, pairs, refuse_two_documents
@@ -115,8 +115,8 @@ def draft(
         if repetitions is not None:
             chosen = replace(chosen, repetitions=repetitions)
         data = _drafted(model, revision, adapter, chosen)
+    made = _accepted(data, adapter, published)
     write_output(output, data, "the plan")
-    made = _parsed(data, "the drafted plan")
     if as_json:
         emit_json(plan_summary(made))
     elif output != "-":
@@ -136,10 +136,22 @@ def _outside(model: str, device: str, options: dict[str, str]) -> bytes:
     return draft_outside_plan(model, observe_environment(devices=Devices().observe), device, options)
 
 
-def _parsed(data: bytes, what: str) -> Plan:
+def _accepted(data: bytes, adapter: str | None, published: str | None) -> Plan:
+    """The plan, when `tally plan check` would take it. Raises PlanError or PlanRejected otherwise: nothing is written."""
     from ledger.plan import parse_plan
+    from ledger.plan_checks import check_plan
 
-    return parse_plan(data, what=what)
+    what = "the published plan" if published is not None else "the plan drafted here"
+    made = parse_plan(data, what=what)
+    violations = check_plan(made)
+    if violations:
+        named = made.document.adapter.name if made.document.adapter else adapter
+        raise PlanRejected(
+            f"{what} does not hold and was not written"
+            + (f": adapter {named!r} or what it was asked for is at fault" if named else ""),
+            [f"{found.code} {found.subject}: {found.message}" for found in violations],
+        )
+    return made
 
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")

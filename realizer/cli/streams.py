@@ -93,6 +93,7 @@ def log(run: str, types: tuple[str, ...], ledger: str, as_json: bool) -> None:
     """
     from ledger.events import read_event
 
+    _refuse_unknown(types)
     with open_run(run, ledger) as source:
         chosen = (
             (recorded, event)
@@ -106,13 +107,27 @@ def log(run: str, types: tuple[str, ...], ledger: str, as_json: bool) -> None:
         show_events((event, ()) for _, event in chosen)
 
 
+def _refuse_unknown(types: tuple[str, ...]) -> None:
+    """Raise UsageError for a type or family that no event has: nothing printed would read as nothing recorded."""
+    from ledger.bodies import BODY_BY_TYPE
+
+    for wanted in types:
+        if not any(_wanted(kind, (wanted,)) for kind in BODY_BY_TYPE):
+            raise click.UsageError(f"--type {wanted!r} is no event's type; there are {', '.join(sorted(BODY_BY_TYPE))}")
+
+
 def _wanted(kind: str, types: tuple[str, ...]) -> bool:
     return not types or any(kind == wanted or kind.startswith(f"{wanted}.") for wanted in types)
 
 
 @click.command()
 @click.argument("run", type=RunName(), metavar="RUN", required=False)
-@click.option("--timeout", type=float, metavar="SECONDS", help="Stop waiting when nothing was recorded for that long.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Stop waiting when nothing was recorded for that long.",
+)
 @ledger_option
 @json_option
 def watch(run: str | None, timeout: float | None, ledger: str, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -81,3 +82,17 @@ def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
 def test_the_key_id_is_the_one_securesystemslib_computes() -> None:
     public = Ed25519PrivateKey.from_private_bytes(b"7" * 32).public_key()
     assert keys.key_id(public) == SSlibKey.from_crypto(public).keyid
+
+
+def test_a_named_pipe_is_no_key_file_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lab.pem")
+    for load in (keys.load_private, keys.load_public):
+        with pytest.raises(KeyProblem, match="named pipe"):
+            load(tmp_path / "lab.pem")
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, keys.public_pem(Ed25519PrivateKey.generate().public_key()))
+        os.close(writing)
+        assert keys.load_public(Path(f"/dev/fd/{reading}"))
+    finally:
+        os.close(reading)

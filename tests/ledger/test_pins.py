@@ -278,3 +278,9 @@ def test_progress_reaches_the_end(ledger: Path) -> None:
     seen: list[tuple[int, int]] = []
     verify_ledger(ledger, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1] > 0
+
+
+def test_a_named_pipe_is_no_pin_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ledger.pin")
+    with pytest.raises(LedgerError, match="named pipe"):
+        pins.read_pin_file(tmp_path / "ledger.pin")
