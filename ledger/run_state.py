@@ -256,6 +256,8 @@ class DeviationState:
     inf_count: Extremes = field(default_factory=Extremes)
     failed: int | None = None
     """First event whose largest deviation was not a finite number."""
+    why: str | None = None
+    """What the first one that is not equal says of it: the shapes, where those differ."""
 
 
 @dataclass

@@ -109,5 +109,7 @@ def _add_deviation(found: DeviationState, sequence: int, deviation: Deviation) -
     found.max_relative.add(sequence, deviation.max_relative)
     found.nan_count.add(sequence, deviation.nan_count)
     found.inf_count.add(sequence, deviation.inf_count)
+    if found.why is None and deviation.exact.value == 0:
+        found.why = deviation.exact.detail
     if found.failed is None and "failed" in (deviation.max_absolute.status, deviation.max_relative.status):
         found.failed = sequence

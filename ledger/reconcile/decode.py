@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 from ledger.documents import Finding
 from ledger.folding.sources import WATCHED
@@ -193,19 +194,20 @@ def decode_agrees_with_the_reference(plan: Plan, state: RunState) -> Iterator[Fi
     for name, found in _decoded(plan, state):
         for side, figures in (("input", found.input), ("output", found.output)):
             wrong, unknown = _deviates(figures, exact=expected.mode == "exact", atol=expected.atol, rtol=expected.rtol)
-            for observed, is_unknown in ((wrong, False), (unknown, True)):
-                if observed:
-                    yield finding(
-                        "decode.deviation",
-                        f"{name}.{side}",
-                        expected={"mode": expected.mode, "atol": expected.atol, "rtol": expected.rtol},
-                        observed={
-                            what: spread(extremes) if not is_unknown else "not known"
-                            for what, extremes in observed.items()
-                        },
-                        events=[event for extremes in observed.values() for event in places(extremes)],
-                        unknown=is_unknown,
-                    )
+            if not wrong and not unknown:
+                continue
+            told: dict[str, Any] = {what: spread(extremes) for what, extremes in wrong.items()}
+            told |= {what: "not known" for what in unknown if what not in told}
+            if wrong and figures.why is not None:
+                told["because"] = figures.why
+            yield finding(
+                "decode.deviation",
+                f"{name}.{side}",
+                expected={"mode": expected.mode, "atol": expected.atol, "rtol": expected.rtol},
+                observed=told,
+                events=[event for extremes in (*wrong.values(), *unknown.values()) for event in places(extremes)],
+                unknown=not wrong,
+            )
 
 
 def _other_tokens(state: RunState, name: str, found: DecodeState) -> Iterator[Finding]:

@@ -339,8 +339,8 @@ def claim_and_observation_agree(plan: Plan, state: RunState) -> Iterator[Finding
                 yield finding(
                     "materialization.claim-contradicted",
                     planned.id,
-                    expected={fact: sorted(looked, key=str)},
-                    observed={fact: sorted(said, key=str)},
+                    expected={fact: sorted(said, key=str)},
+                    observed={fact: sorted(looked, key=str)},
                     events=[*claims.values(), *seen.values()],
                 )
         unknown = {

@@ -40,7 +40,7 @@ from ledger.reconcile.residue import (
     pool_growth,
     unaccounted_evidence,
 )
-from ledger.reconcile.sums import misfits
+from ledger.reconcile.sums import CLASSES, FILES, misfits
 from ledger.run_state import BYTES, TREE_CLASSES, TREE_MAPPINGS, RunState, Seen
 
 MEMORY: list[Invariant] = []
@@ -238,12 +238,13 @@ def _or_none(kept: list[Seen[MemorySampled]]) -> list[Seen[MemorySampled] | None
 
 
 def _grown_classes(baseline: Seen | None, seen: Seen) -> dict[str, object]:
-    """By how much each class of pages grew over the baseline (bytes), where both are known."""
+    """By how much each class of pages and files changed since the baseline (bytes), where both are known: their sum is
+    what the tree grew by, but for pages that several share and files that a class counts already."""
     grown: dict[str, object] = {}
-    for key in TREE_CLASSES:
+    for key in (*CLASSES, *FILES):
         before = number(baseline.body.process.get(key)) if baseline is not None else None
         now = number(seen.body.process.get(key))
-        if key != "tree_sum" and before is not None and now is not None:
+        if before is not None and now is not None and now != before:
             grown[key] = now - before
     return grown
 

@@ -8,11 +8,11 @@ import pytest
 
 from ledger.bodies import RunClosed
 from ledger.events import Actor
-from ledger.measurement import measured
+from ledger.measurement import measured, unavailable
 from ledger.reconcile import INVARIANTS, Judgement
 from tests.builders.runs import CONFIG_DIGEST, with_values
 from tests.ledger.judge_cases.authorities import AUTHORITIES
-from tests.ledger.judge_cases.case import BUFFERS, STAGE, WEIGHTS, Bodies, Case, declared, judged, probe
+from tests.ledger.judge_cases.case import BUFFERS, MIB, STAGE, WEIGHTS, Bodies, Case, claim, declared, judged, probe
 from tests.ledger.judge_cases.clean import CLEAN
 from tests.ledger.judge_cases.contents import CONTENTS
 from tests.ledger.judge_cases.copies import COPIES
@@ -32,9 +32,11 @@ from tests.ledger.judge_cases.steps import (
     chain,
     decode,
     digest,
+    grown,
     looked_again,
     observed,
     opening,
+    realized,
     reclaimed,
     released,
     sampled,
@@ -125,6 +127,37 @@ def test_who_records_a_document_cannot_have_probed() -> None:
     assert judgement.verdict != "PASS"
     assert judgement.assurance == "declared"
     assert {"materialization.unobserved", "environment.not-observed", "memory.mirror-unknown"} <= set(judgement.codes)
+
+
+def told(case: Case, code: str) -> list[tuple[object, object]]:
+    return [(finding.expected, finding.observed) for finding in judged(case).findings if finding.code == code]
+
+
+def test_a_contradiction_expects_what_was_claimed_and_observes_what_was_seen() -> None:
+    lie = Case("told", "FAIL", set(), run=realized(WEIGHTS, bytes=claim(1)))
+    assert told(lie, "materialization.claim-contradicted") == [({"bytes": [1]}, {"bytes": [256 * MIB]})]
+
+
+def test_unexplained_growth_names_every_class_that_grew() -> None:
+    grew = chain(grown("new_tmpfs_files", 128 * MIB), grown("rss_anon", 1 * MIB))
+    said = [growth for _, growth in told(Case("told", "INDETERMINATE", set(), run=grew), "memory.mirror-unknown")]
+    assert len(said) == 2, "after decode and at the end"
+    for growth in said:
+        assert isinstance(growth, dict)
+        assert growth["new_tmpfs_files"] == 128 * MIB
+        classes = growth.keys() - {"grown", "explained", "unexplained", "owned"}
+        assert sum(growth[name] for name in classes) == growth["grown"]
+
+
+def test_an_output_of_another_shape_is_one_finding_that_names_the_shapes() -> None:
+    why = "shape [1, 7], reference [1, 8]"
+    no = measured(0, "flag", "shape and bits compared", detail=why)
+    gone = unavailable(None, "compared in float64", why)
+    other = {"output.exact": no, "output.max_absolute": gone, "output.max_relative": gone}
+    assert [
+        observed
+        for _, observed in told(Case("told", "FAIL", set(), run=decode(other, repetition=3)), "decode.deviation")
+    ] == [{"exact": [0, 1], "max_absolute": "not known", "max_relative": "not known", "because": why}]
 
 
 @pytest.mark.parametrize("kind", ["importer", "witness", "operator", "judge"])
