@@ -43,7 +43,8 @@ class AdapterFault(RealizationFailed):
 
 def refuse(adapter: Any, call: str, answer: Any, expected: str) -> NoReturn:
     """Raise AdapterFault: which call of which adapter gave back what, and what it should have."""
-    shown = " ".join(repr(answer).split())[:60]
+    whole = " ".join(repr(answer).split())
+    shown = whole if len(whole) <= 60 else f"{whole[:60]}..."
     given = "None" if answer is None else f"{type(answer).__name__} {shown}"
     raise AdapterFault(f"adapter {name_of(adapter)}: `{call}` gave back {given}; expected {expected}", SEE)
 

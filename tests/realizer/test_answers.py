@@ -64,6 +64,7 @@ def test_an_answer_of_another_type_names_adapter_method_and_what_was_expected(pr
 
 
 CLAIM = Claim("checkpoint-native-host", 1, 1)
+AUTHORITY = Authority(lineage="a", logical_state_id="b", materialization_id="c")
 STEP = StepOutput(torch.zeros(1), torch.zeros(1), (1,))
 
 
@@ -225,7 +226,7 @@ def test_what_an_adapter_raises_before_a_run_names_it_and_the_call() -> None:
 @pytest.mark.parametrize(
     ("name", "given", "said"),
     [
-        ("authorities", [Authority(lineage="a", logical_state_id="b", materialization_id="c")], r"model_dump\(exclude"),
+        ("authorities", [AUTHORITY], r"\.\.\.; expected dict.*model_dump\(exclude"),
         ("execution", ({},), "a list as `execution`"),
         ("materializations", [{"id": "m"}], "`persistence` in each of `materializations`"),
         ("logical_state_units", [{"count": STEP.output}], "no JSON in `logical_state_units`"),
