@@ -216,7 +216,7 @@ def test_a_pin_taken_right_after_the_run_anchors_it(third: bytes, pin: Checkpoin
 def forged(data: bytes) -> bytes:
     """An event changed, and everything made to fit that can be made to fit without the key."""
     statement = statement_of(data)
-    set_envelope(statement["predicate"], 2, node_id="node-b")
+    set_envelope(statement["predicate"], 2, recorded_at="2026-11-29T12:00:00.000001Z")
     reproved(statement)
     return file_of(statement)
 
