@@ -49,10 +49,10 @@ def make_fixture(
         entries = made_up_states(len(fed) + steps, shape.hidden).to(device)
     prefill, decoded = run(block, entries, len(fed))
     tensors = {
-        "prompt.tokens": torch.tensor(fed),
+        "prompt.tokens": torch.tensor(fed, dtype=torch.int64),
         "prefill.input": entries[: len(fed)],
         "prefill.output": prefill,
-        "decode.tokens": torch.tensor(follow),
+        "decode.tokens": torch.tensor(follow, dtype=torch.int64),
         "decode.input": entries[len(fed) :],
         "decode.output": decoded,
     }
