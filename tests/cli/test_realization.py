@@ -326,6 +326,28 @@ def test_drafting_refuses_in_one_line(
     assert not (tiny / "new.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "code", "said"),
+    [("role", "wished", 1, "role"), ("memory_resource_id", "nowhere", 3, "adapter 'causal_lm'")],
+)
+def test_a_draft_that_would_not_pass_the_check_is_refused_and_not_written(
+    tally: Tally, tiny: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: str, code: int, said: str
+) -> None:
+    from adapters import causal_lm
+
+    honest = causal_lm.CausalLM.draft
+
+    def faulty(checkpoint: Any, request: Any) -> Any:
+        part = honest(checkpoint, request)
+        part.materializations[0][field] = value
+        return part
+
+    monkeypatch.setattr(causal_lm.CausalLM, "draft", staticmethod(faulty))
+    ran = tally("plan", "draft", "model", "-o", "new.json")
+    assert (ran.code, said in ran.err) == (code, True), ran
+    assert not (tiny / "new.json").exists()
+
+
 def test_a_model_that_no_adapter_maps_is_refused_naming_the_key(tally: Tally, tiny: Path) -> None:
     tiny_model(tiny / "fused", "mixtral")
     ran = tally("plan", "draft", "fused", "-o", "new.json")
