@@ -27,9 +27,9 @@ from ledger.evidence_form import (
     Statement,
     to_json,
 )
-from ledger.evidence_shape import refuse_other_shape
 from ledger.plan import Plan, parse_plan
 from ledger.recording import Recorded
+from ledger.shape import MAX_PARTS, ShapeError, refuse_other_shape
 
 MAX_EXPLAINED_BYTES = 1024 * 1024
 
@@ -162,11 +162,13 @@ def read_statement(envelope: Envelope) -> Evidence:
     if structure > MAX_STRUCTURE:
         raise EvidenceBroken(f"statement has {structure} parts; more than {MAX_STRUCTURE} are refused")
     try:
-        refuse_other_shape(canonical.decode(payload, what="statement"), Statement)
+        refuse_other_shape(canonical.decode(payload, what="statement"), Statement, exact=True, most=MAX_PARTS)
         # Strict, so that "1" is no number and 1 no string.
         statement = Statement.model_validate_json(payload, strict=True, by_alias=True, by_name=False)
     except StrictJsonError as error:
         raise EvidenceBroken(error.message) from error
+    except ShapeError as error:
+        raise EvidenceBroken(f"statement has not its form: {error.message}") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ledger import canonical
 from ledger.errors import PlanError
+from ledger.shape import LARGE, ShapeError, refuse_other_shape
 
 R1_SCHEMA = "inferswarm.r1.frozen-plan/1"
 TALLY_SCHEMA = "tallystick.plan/1"
@@ -464,6 +465,11 @@ def parse_plan(data: bytes, *, what: str = "plan") -> Plan:
         raise PlanError(f"{what} is no plan: it is no JSON object with a `schema`", "make one with `tally plan draft`")
     if raw["schema"] not in SCHEMAS:
         raise PlanError(f"{what} is no plan: schema {raw['schema']!r}, expected one of {', '.join(SCHEMAS)}")
+    if len(data) > LARGE:
+        try:
+            refuse_other_shape(raw, PlanDocument)
+        except ShapeError as error:
+            raise PlanError(f"{what} has the schema of a plan but not its form: {error.message}") from error
     try:
         document = PlanDocument.model_validate(raw, strict=True)
     except ValidationError as error:

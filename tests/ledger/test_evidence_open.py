@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,16 +10,19 @@ from typing import Any
 import pytest
 
 from ledger import canonical
+from ledger.bodies import RunOpened
 from ledger.canonical import MAX_DEPTH, StrictJsonError
 from ledger.errors import EvidenceBroken
+from ledger.events import read_event
 from ledger.evidence import verify
 from ledger.evidence_form import MAX_FILE_BYTES, MAX_STRUCTURE, Statement, envelope_file
 from ledger.evidence_open import open_envelope, read_statement
-from ledger.evidence_shape import MAX_PARTS
 from ledger.export import export_run
+from ledger.plan import parse_plan
+from ledger.shape import LARGE, MAX_PARTS
 from ledger.store import Store
-from tests.builders.evidence import edited
-from tests.builders.judged import one_run, run_bodies, run_id, stored
+from tests.builders.evidence import edited, envelope, set_envelope, statement_of
+from tests.builders.judged import PLAN, one_run, run_bodies, run_id, stored
 
 HOSTILE = {
     "too-long": b"x" * (MAX_FILE_BYTES + 1),
@@ -111,6 +115,55 @@ def test_the_first_place_that_has_not_the_form_ends_the_reading(
     assert len(document.problems[0].detail) < 200
     with pytest.raises(AssertionError, match="validated"):
         verify(sealed)
+
+
+def test_large_events_and_plans_are_refused_at_the_first_place_too(
+    sealed: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = 30_000
+
+    def files(predicate: dict[str, Any]) -> None:
+        event = envelope(predicate, 0)
+        set_envelope(predicate, 0, body={**event["body"], "checkpoint_files": [{}] * many})
+
+    def fields(predicate: dict[str, Any]) -> None:
+        set_envelope(predicate, 0, body={**envelope(predicate, 0)["body"], **{f"k{n}": 1 for n in range(many)}})
+
+    def old(predicate: dict[str, Any]) -> None:
+        files(predicate)
+        set_envelope(predicate, 0, type_version=0)
+
+    def units(predicate: dict[str, Any]) -> None:
+        plan = json.loads(predicate["plan"]["text"])
+        plan["logical_state_units"] = [{}] * many
+        predicate["plan"]["text"] = json.dumps(plan)
+
+    told: list[object] = []
+    monkeypatch.setattr("ledger.events._wrong_form", lambda *_: told.append("event"))
+    for edit, said in (
+        (files, "body.checkpoint_files.0: 'digest' is missing"),
+        (fields, "body: 'k0' is not known"),
+        (old, "has no upcast"),
+        (units, "logical_state_units.0: 'id' is missing"),
+    ):
+        document = verify(edited(sealed, edit))
+        assert document.status == "broken"
+        assert said in document.problems[0].detail
+    assert told == []
+
+
+def test_a_large_event_and_a_large_plan_that_have_the_form_are_read(sealed: bytes) -> None:
+    text = statement_of(sealed)["predicate"]["events"][0]["envelope"]
+    value = json.loads(text)
+    value["body"]["labels"] = {f"label{number}": "x" * 100 for number in range(2_000)}
+    large = canonical.encode(value)
+    assert len(large) > LARGE
+    body = read_event(large).body
+    assert isinstance(body, RunOpened)
+    assert len(body.labels) == 2_000
+    plan = json.loads(PLAN.data)
+    plan["adapter_data"] = {"names": ["x" * 100] * 2_000}
+    assert len(parse_plan(json.dumps(plan).encode()).data) > LARGE
 
 
 def test_a_statement_that_lacks_nearly_all_is_refused_at_its_first_lack(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
 from ledger.canonical import printable
-from ledger.errors import EvidenceBroken
+from ledger.errors import TallyError
 
 MAX_PARTS = 200_000
 """Items of lists and objects in a statement, proof nodes aside: more than the length of a file has room for with real events."""
+LARGE = 64 * 1024
+"""Characters of an event, or of a plan, from which on its shape is looked at first: smaller ones cannot cost much."""
 MAX_NODES = 64
 """Nodes of an inclusion proof: more than any tree that can be counted has."""
 MAX_NAME = 40
@@ -27,34 +29,43 @@ _SCALARS: dict[Any, tuple[type, ...]] = {str: (str,), int: (int,), float: (int, 
 _Check = Callable[[Any, str, "_Count"], None]
 
 
-class _Count:
-    """Parts seen so far."""
+class ShapeError(TallyError):
+    """A value that has not a model's fields, or has more in it than is read."""
 
-    def __init__(self) -> None:
+
+class _Count:
+    """Parts seen so far, and how strictly fields are asked for."""
+
+    def __init__(self, exact: bool, most: int | None) -> None:
+        self.exact = exact
+        self.most = most
         self.parts = 0
 
     def add(self, parts: int) -> None:
         self.parts += parts
-        if self.parts > MAX_PARTS:
-            raise EvidenceBroken(f"statement has more than {MAX_PARTS} parts, and is refused")
+        if self.most is not None and self.parts > self.most:
+            raise ShapeError(f"it has more than {self.most} parts")
 
 
-def refuse_other_shape(value: Any, model: type[BaseModel]) -> None:
-    """Raise EvidenceBroken at the first place where the value is not of the model's form, every field there and no other.
+def refuse_other_shape(
+    value: Any, model: type[BaseModel], *, where: str = "", exact: bool = False, most: int | None = None
+) -> None:
+    """Raise ShapeError at the first place where the value is not of the model's form; with `most`, where it has more parts.
 
-    Looks at fields, kinds of values and their number, not at constraints between them.
+    Looks at fields, kinds of values and their number, not at constraints between them. With `exact` every field must be
+    there, else only those without a default. `where` is what the value is called.
     """
-    _model(model)(value, "", _Count())
+    _model(model)(value, where, _Count(exact, most))
 
 
-def _wrong(where: str, what: str) -> EvidenceBroken:
-    return EvidenceBroken(f"statement has not its form: {where or 'the whole'}: {what}")
+def _wrong(where: str, what: str) -> ShapeError:
+    return ShapeError(f"{where or 'the whole'}: {what}")
 
 
 def _check_of(annotation: Any) -> _Check:
     origin = get_origin(annotation)
-    if annotation is Any:
-        return _anything
+    if origin is Annotated:
+        return _check_of(get_args(annotation)[0])
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return _model(annotation)
     if origin is list:
@@ -62,17 +73,17 @@ def _check_of(annotation: Any) -> _Check:
     if origin is dict:
         return _entries(_check_of(get_args(annotation)[1]))
     if origin in (Union, UnionType):
-        options = [option for option in get_args(annotation) if option is not NoneType]
-        if len(options) == 1:
-            return _optional(_check_of(options[0]))
+        others = [option for option in get_args(annotation) if option is not NoneType]
+        if len(others) == 1:
+            return _optional(_check_of(others[0]))
     if origin is Literal:
         return _one_of(get_args(annotation))
-    return _scalar(annotation)
+    options = get_args(annotation) if origin in (Union, UnionType) else (annotation,)
+    return _scalar(options) if all(option in _SCALARS for option in options) else _anything
 
 
-def _scalar(annotation: Any) -> _Check:
-    """A union of plain types, or one of them."""
-    options = get_args(annotation) or (annotation,)
+def _scalar(options: tuple[Any, ...]) -> _Check:
+    """One of some plain types."""
     kinds = {kind for option in options for kind in _SCALARS[option]}
 
     def check(value: Any, where: str, _count: _Count) -> None:
@@ -131,22 +142,29 @@ def _entries(inner: _Check) -> _Check:
 @cache
 def _model(model: type[BaseModel]) -> _Check:
     fields = {field.alias or name: _check_of(field.annotation) for name, field in model.model_fields.items()}
+    required = {field.alias or name for name, field in model.model_fields.items() if field.is_required()}
+    closed = model.model_config.get("extra") == "forbid"
 
     def check(value: Any, where: str, count: _Count) -> None:
         if type(value) is not dict:
             raise _wrong(where, f"{type(value).__name__} is no object")
         if value.keys() != fields.keys():
-            missing, unknown = sorted(fields.keys() - value.keys()), sorted(value.keys() - fields.keys())
-            what = f"{missing[0]!r} is missing" if missing else f"{unknown[0][:MAX_NAME]!r} is not known"
-            raise _wrong(where, what)
+            missing = sorted((fields.keys() if count.exact else required) - value.keys())
+            unknown = sorted(value.keys() - fields.keys()) if closed or count.exact else []
+            if missing or unknown:
+                what = f"{missing[0]!r} is missing" if missing else f"{unknown[0][:MAX_NAME]!r} is not known"
+                raise _wrong(where, what)
         for name, inner in fields.items():
-            inner(value[name], f"{where}.{name}" if where else name, count)
+            if name in value:
+                inner(value[name], f"{where}.{name}" if where else name, count)
 
     return check
 
 
 def _anything(value: Any, where: str, count: _Count) -> None:
-    """Any JSON: counted alone."""
+    """Any JSON, or what is left to the validator: counted alone."""
+    if count.most is None:
+        return
     waiting = [value]
     while waiting:
         item = waiting.pop()
