@@ -226,8 +226,8 @@ class _Audit:
         """
         leaves = []
         heads, types, known = self._heads, self._types, _KNOWN
-        kept: list[tuple[str, str, str, str, object, object]] = []
-        keep, indexed = kept.append, self._columns_generated
+        kept: list[tuple[str, str, str, str, object]] = []
+        keep, indexed, tensors = kept.append, self._columns_generated, self._keys.tensors
         expected = self._next
         for position, envelope, stored_hash, *columns in rows:
             if position != expected:
@@ -282,9 +282,12 @@ class _Audit:
                 detail = f"run {run_id}: `previous` is {previous}, the event before it has hash {head[1]}"
                 self._problem("chain", "linkage", position, detail, sequence)
             heads[run_id] = (sequence, digest)
-            types[kind] = types.get(kind, 0) + 1
             if indexed:
-                keep((event_id, digest, run_id, kind, body.get("materialization_id"), body.get("tensors_blob")))
+                keep((event_id, digest, run_id, kind, body.get("materialization_id")))
+                if "tensors_blob" in body and body["tensors_blob"] is not None:
+                    tensors[position] = hash(str(body["tensors_blob"]))
+            else:
+                types[kind] = types.get(kind, 0) + 1
             if type(form) is not int or form != ENVELOPE_VERSION:
                 self._problem("chain", "unknown-type", position, f"envelope version {form!r} is not known", sequence)
             elif (kind, version) not in known:

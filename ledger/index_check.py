@@ -31,11 +31,13 @@ class RowKeys:
 
     def __init__(self) -> None:
         self.columns: dict[str, array[int]] = {
-            name: array("q") for name in ("event_id", "hash", "run_id", "type", "materialization_id", "tensors_blob")
+            name: array("q") for name in ("event_id", "hash", "run_id", "type", "materialization_id")
         }
+        self.tensors: dict[int, int] = {}
+        """Position -> hash of the digest of tensors, of the few events that have one."""
 
-    def extend(self, rows: Iterable[tuple[str, str, str, str, object, object]]) -> None:
-        """Keep the next rows: event id, hash, run id, type, and of the body materialization id and digest of tensors."""
+    def extend(self, rows: Iterable[tuple[str, str, str, str, object]]) -> None:
+        """Keep the next rows: event id, hash, run id, type, and the body's materialization id."""
         for kept, values in zip(self.columns.values(), zip(*rows, strict=True), strict=False):
             kept.extend(map(hash, values))
 
@@ -75,6 +77,9 @@ def wrong_entries(base: SqliteDatabase, keys: RowKeys) -> Iterator[tuple[int | N
     `keys` are of the positions from 0 on, in which every run's sequences count up from 0; events appended since are left
     out. The definitions of tables and indexes are taken to be ours. Raises LedgerError where an index cannot be read.
     """
+    keys.columns["tensors_blob"] = array("q", [NOTHING]) * keys.size
+    for position, tensors in keys.tensors.items():
+        keys.columns["tensors_blob"][position] = tensors
     for name, columns in _INDEXES.items():
         sql = _entries(name, columns, keys.size)
         if any("json_extract" in str(row[5]) for row in base.select(f"EXPLAIN {sql}")):
