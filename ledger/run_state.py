@@ -166,13 +166,14 @@ class Extremes:
             self.unknown = sequence
 
 
-class Ends(NamedTuple):
-    """The lowest and the highest of a figure, and the samples that show them."""
+@dataclass
+class Stretch:
+    """The lowest and the highest of each figure that a stretch's samples have, and the samples that show them."""
 
-    low: int | float
-    lowest: Seen[MemorySampled]
-    high: int | float
-    highest: Seen[MemorySampled]
+    low: list[int | float]
+    lowest: list[Seen[MemorySampled]]
+    high: list[int | float]
+    highest: list[Seen[MemorySampled]]
 
 
 @dataclass
@@ -338,9 +339,9 @@ class RunState:
     between, `stretches` keeps the ends."""
     labels: dict[str, int] = field(default_factory=dict)
     """Label -> first sequence, also of those whose samples are not kept."""
-    stretches: dict[tuple[int, frozenset[str] | None], dict[str, Ends]] = field(default_factory=dict)
-    """(`changes` by then, owners in the census) -> what is compared -> the ends of it, over the samples that no label
-    keeps (`ledger.folding.stretches`)."""
+    stretches: dict[tuple[int, tuple[str, ...]], Stretch] = field(default_factory=dict)
+    """(`changes` by then, what is compared) -> the ends of it, over the samples that no label keeps
+    (`ledger.folding.stretches`)."""
     changes: int = 0
     """How often something began, was first seen or was released: until the next one, samples are judged alike."""
     sample_gaps: dict[str, int] = field(default_factory=dict)

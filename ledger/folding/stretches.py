@@ -7,84 +7,81 @@ each keeps one that breaks the rule, if any does.
 
 from __future__ import annotations
 
+from operator import gt, lt
+
 from ledger.bodies import MemorySampled
 from ledger.folding.keeping import overflow
 from ledger.run_state import (
     MOST_LABELS,
-    NUMBER,
     OBSERVERS,
     READ_AT_EACH_SAMPLE,
     TREE_CLASSES,
     TREE_MAPPINGS,
-    Ends,
     RunState,
     Seen,
+    Stretch,
 )
+
+JUDGED = tuple(sorted(READ_AT_EACH_SAMPLE))
+NUMBERS = frozenset({int, float})
 
 
 def stretch(state: RunState, sequence: int, body: MemorySampled) -> None:
     """Keep the sample whole where it shows more, or less, of something than every other of its stretch."""
-    census = body.census
-    key = (state.changes, frozenset(census.by_owner) if census is not None else None)
+    found, not_known = _figures(body)
+    key = (state.changes, (*found, *not_known))
+    values = [*found.values()]
     ends = state.stretches.get(key)
     if ends is None:
         if len(state.stretches) >= MOST_LABELS:
             overflow(state, "samples")
             return
-        ends = state.stretches[key] = {}
-    seen: Seen[MemorySampled] | None = None
-    for name, value in _figures(body).items():
-        end = ends.get(name)
-        if end is not None and end.low <= value <= end.high:
-            continue
-        seen = seen or Seen(sequence, body)
-        if end is None:
-            ends[name] = Ends(value, seen, value, seen)
-        elif value < end.low:
-            ends[name] = end._replace(low=value, lowest=seen)
-        else:
-            ends[name] = end._replace(high=value, highest=seen)
+        seen = Seen(sequence, body)
+        each = [seen] * len(values)
+        state.stretches[key] = Stretch(values, each, values.copy(), each.copy())
+        return
+    # There are some forty, of which hardly ever one is new: all are asked at once, in C.
+    if any(map(lt, values, ends.low)) or any(map(gt, values, ends.high)):
+        seen = Seen(sequence, body)
+        for at, value in enumerate(values):
+            if value < ends.low[at]:
+                ends.low[at], ends.lowest[at] = value, seen
+            elif value > ends.high[at]:
+                ends.high[at], ends.highest[at] = value, seen
 
 
-def _figures(body: MemorySampled) -> dict[str, int | float]:
-    """Everything about a sample that rules compare, and how many of its figures no probe gave. One that is not known is
-    left out: that it is not is noted of every sample."""
-    found: dict[str, int | float] = {}
-    told = 0
-    for key in READ_AT_EACH_SAMPLE:
-        figure = body.process.get(key)
-        if figure is not None and isinstance(figure.value, NUMBER):
-            found[key] = figure.value
-            told += figure.source not in OBSERVERS
-    _sums(found)
-    for key, figure in body.cuda.items():
-        if isinstance(figure.value, NUMBER):
-            found[f"cuda {key}"] = figure.value
-            told += figure.source not in OBSERVERS
-            if key.endswith(".reserved"):
-                _device(found, body, key.removesuffix(".reserved"), figure.value)
-    census = body.census
+def _figures(body: MemorySampled) -> tuple[dict[str, int | float], list[str]]:
+    """Everything about a sample that rules compare, and how many of its figures no probe gave; beside it the names of
+    those that are not known: that they are not is noted of every sample."""
+    process, census = body.process, body.census
+    shown = {name: process[name] for name in JUDGED if name in process}
+    for key, figure in sorted(body.cuda.items()):
+        shown[f"cuda {key}"] = figure
     if census is not None:
-        owned: int | float = 0
-        for kind, figures in (("owner", census.by_owner), ("evidence", census.evidence_host_by_role)):
-            for name, figure in figures.items():
-                if isinstance(figure.value, NUMBER):
-                    found[f"{kind} {name}"] = figure.value
-                    owned += figure.value
-                    told += figure.source not in OBSERVERS
-        for kind, figure in (
-            ("host", census.unowned_host_bytes),
-            ("device", census.unowned_device_bytes),
-            ("storages", census.unowned_host_storages),
-        ):
-            if isinstance(figure.value, NUMBER):
-                found[f"unowned {kind}"] = figure.value
-                told += figure.source not in OBSERVERS
+        for owner, figure in sorted(census.by_owner.items()):
+            shown[f"owner {owner}"] = figure
+        for role, figure in sorted(census.evidence_host_by_role.items()):
+            shown[f"evidence {role}"] = figure
+        shown["unowned host"] = census.unowned_host_bytes
+        shown["unowned device"] = census.unowned_device_bytes
+        shown["unowned storages"] = census.unowned_host_storages
+    values = {name: figure.value for name, figure in shown.items()}
+    found: dict[str, int | float] = {name: value for name, value in values.items() if type(value) in NUMBERS}  # type: ignore[misc]
+    not_known = [f"{name}, not known" for name in shown if name not in found] if len(found) < len(shown) else []
+    told = 0
+    for figure in shown.values():
+        told += figure.source not in OBSERVERS
+    _sums(found)
+    for key in body.cuda:
+        if key.endswith(".reserved"):
+            _device(found, key.removesuffix(".reserved"))
+    if census is not None:
+        owned = sum([number for name, number in found.items() if name.startswith(("owner ", "evidence "))])
         found["owned"] = owned
         if "tree_sum" in found:
             found["tree_sum beyond owners"] = found["tree_sum"] - owned
     found["told"] = told
-    return found
+    return found, not_known
 
 
 CLASSES = TREE_CLASSES[:-1]
@@ -110,9 +107,10 @@ def _sums(found: dict[str, int | float]) -> None:
         found["vm_hwm beyond vm_rss"] = found["vm_hwm"] - resident
 
 
-def _device(found: dict[str, int | float], body: MemorySampled, device: str, reserved: int | float) -> None:
+def _device(found: dict[str, int | float], device: str) -> None:
     """What the pool has beyond its tensors, and the driver beyond the pool."""
+    reserved = found.get(f"cuda {device}.reserved")
     for name in ("allocated", "process"):
-        other = body.cuda.get(f"{device}.{name}")
-        if other is not None and isinstance(other.value, NUMBER):
-            found[f"cuda {device} {name} beyond reserved"] = other.value - reserved
+        other = found.get(f"cuda {device}.{name}")
+        if other is not None and reserved is not None:
+            found[f"cuda {device} {name} beyond reserved"] = other - reserved

@@ -152,8 +152,7 @@ def every_sample(state: RunState) -> list[Seen[MemorySampled]]:
     """Every kept sample, in order, each once: by its label, or because it shows most or least of something."""
     found = {seen.sequence: seen for kept in state.samples.values() for seen in kept}
     for ends in state.stretches.values():
-        for end in ends.values():
-            found[end.lowest.sequence], found[end.highest.sequence] = end.lowest, end.highest
+        found |= {seen.sequence: seen for seen in (*ends.lowest, *ends.highest)}
     return [found[sequence] for sequence in sorted(found)]
 
 
