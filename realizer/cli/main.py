@@ -14,8 +14,6 @@ import click
 from ledger.errors import PlanRejected, TallyError
 
 INTERRUPTED = 130
-READER_GONE = 141
-"""As a shell counts a program that SIGPIPE ended."""
 SHOWN_CHARACTERS = 200
 """Of a name that is longer the rest is left out of messages."""
 
@@ -155,7 +153,7 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     except OutputClosed:
         _close_output()
-        return READER_GONE
+        return 1
     except OSError as error:
         about = f": {_short(str(error.filename))!r}" if error.filename is not None else ""
         _complain(f"the operating system refused: {error.strerror or error}{about}")

@@ -146,11 +146,13 @@ def _accepted(data: bytes, adapter: str | None, published: str | None) -> Plan:
     violations = check_plan(made)
     if violations:
         named = made.document.adapter.name if made.document.adapter else adapter
-        raise PlanRejected(
+        refused = PlanRejected(
             f"{what} does not hold and was not written"
             + (f": adapter {named!r} or what it was asked for is at fault" if named else ""),
             [f"{found.code} {found.subject}: {found.message}" for found in violations],
         )
+        refused.exit_code = TallyError.exit_code  # 3 is the answer of commands that judge; this one failed to draft
+        raise refused
     return made
 
 
