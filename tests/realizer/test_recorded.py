@@ -14,6 +14,7 @@ from ledger.errors import PlanError, PlanRejected
 from ledger.events import Event
 from ledger.recording import uuid7
 from ledger.store import Store
+from realizer.answers import AdapterFault
 from realizer.recorded import latecomer, realize_into
 from tests.builders.realizations import Prepared, prepare
 
@@ -91,7 +92,7 @@ class Interrupted(Failing):
 @pytest.mark.parametrize(
     ("wanted", "error", "outcome", "verdict"),
     [
-        ({"adapter": Failing}, RuntimeError, "failed", "FAIL"),
+        ({"adapter": Failing}, AdapterFault, "failed", "FAIL"),
         ({"adapter": Interrupted}, KeyboardInterrupt, "aborted", "INDETERMINATE"),
         ({"reference": None}, PlanRejected, "rejected", "FAIL"),
     ],

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from ledger.bodies import MemorySampled
@@ -292,6 +294,13 @@ def test_it_never_imports_torch() -> None:
 # --- a watch over time --------------------------------------------------------------------------------------------
 
 
+def ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def test_a_watch_records_what_moves_and_closes_with_the_last_look(weights: Path) -> None:
     recorded: list[Any] = []
     with running(engines.CHILD_COPY, weights) as engine, watched(engine, weights) as witness:
@@ -305,9 +314,12 @@ def test_a_watch_records_what_moves_and_closes_with_the_last_look(weights: Path)
             if moment == "loaded":
                 engine.step()
             if moment == "end":
-                for pid in witness.members():
+                members = witness.members()
+                for pid in members:
                     os.kill(pid, 9)
                 engine.process.wait()
+                while not all(map(ended, members)):  # a look at one that is being torn down would show something new
+                    time.sleep(0.01)
                 return None
             return moment
 
