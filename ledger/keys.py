@@ -79,10 +79,15 @@ def _write_new(path: Path, data: bytes, mode: int) -> None:
         os.fsync(file.fileno())
 
 
+def is_named_pipe(path: Path) -> bool:
+    """Whether reading the path may wait for ever for a writer. /dev/fd/N, as <(...) gives it, is a pipe that somebody has
+    open: that has no name of its own. Raises OSError."""
+    return path.is_fifo() and Path(os.path.realpath(path)).is_fifo()
+
+
 def _read(path: Path, what: str) -> bytes:
     try:
-        if path.is_fifo() and Path(os.path.realpath(path)).is_fifo():
-            # /dev/fd/N, as <(...) gives it, is a pipe that somebody has open: that has no name of its own.
+        if is_named_pipe(path):
             raise KeyProblem(f"{what} {path} is a named pipe, which may wait for ever", "give a file")
         with path.open("rb") as file:
             data = file.read(MAX_KEY_BYTES + 1)

@@ -26,6 +26,7 @@ from ledger.checkpoints import (
     sign_note,
 )
 from ledger.errors import LedgerBroken, LedgerError
+from ledger.keys import is_named_pipe
 from ledger.merkle import Frontier
 
 if TYPE_CHECKING:
@@ -65,8 +66,7 @@ def pin_path(origin: str) -> Path:
 def read_pin_file(path: Path) -> tuple[Checkpoint, str]:
     """(checkpoint, the file's text). Raises LedgerError when the file cannot be read, NoteError when it is no pin."""
     try:
-        if path.is_fifo() and Path(os.path.realpath(path)).is_fifo():
-            # /dev/fd/N, as <(...) gives it, is a pipe that somebody has open: that has no name of its own.
+        if is_named_pipe(path):
             raise LedgerError(f"pin {path} is a named pipe, which may wait for ever", "give a file")
         with path.open("r", encoding="utf-8", newline="") as file:
             text = file.read(MAX_NOTE_CHARACTERS + 1)

@@ -60,6 +60,23 @@ def _say_measured(
     _say(state, found, fact, sequence, Said(origin, level, None if level == "unknown" else value.value))
 
 
+def _say_claimed(
+    state: RunState,
+    found: MaterializationState,
+    sequence: int,
+    origin: str,
+    body: MaterializationStarted | MaterializationRealized,
+) -> None:
+    for fact, value in (
+        ("unit", body.logical_state_id),
+        ("resource", body.memory_resource_id),
+        ("representation", body.representation),
+        ("role", body.role),
+        ("persistence", body.persistence),
+    ):
+        _say(state, found, fact, sequence, Said(origin, "claimed", value))
+
+
 def _is_there(state: RunState, found: MaterializationState, sequence: int, *, begins: bool) -> None:
     """It exists now. `begins` says that the event makes it exist, rather than looks at it."""
     if not found.spans:
@@ -80,14 +97,7 @@ def started(state: RunState, sequence: int, body: MaterializationStarted) -> Non
         return
     _is_there(state, found, sequence, begins=True)
     keep(found.started, Seen(sequence, body))
-    for fact, value in (
-        ("unit", body.logical_state_id),
-        ("resource", body.memory_resource_id),
-        ("representation", body.representation),
-        ("role", body.role),
-        ("persistence", body.persistence),
-    ):
-        _say(state, found, fact, sequence, Said("started", "claimed", value))
+    _say_claimed(state, found, sequence, "started", body)
 
 
 def realized(state: RunState, sequence: int, body: MaterializationRealized) -> None:
@@ -99,14 +109,7 @@ def realized(state: RunState, sequence: int, body: MaterializationRealized) -> N
     again = bool(found.realized) and found.realized[-1].sequence > begun
     _is_there(state, found, sequence, begins=again)
     keep(found.realized, Seen(sequence, body))
-    for fact, value in (
-        ("unit", body.logical_state_id),
-        ("resource", body.memory_resource_id),
-        ("representation", body.representation),
-        ("role", body.role),
-        ("persistence", body.persistence),
-    ):
-        _say(state, found, fact, sequence, Said("realized", "claimed", value))
+    _say_claimed(state, found, sequence, "realized", body)
     _say_measured(state, found, "bytes", sequence, "realized", body.bytes)
     _say_measured(state, found, "tensors", sequence, "realized", body.tensors)
     _say_measured(state, found, "streamed_bytes", sequence, "realized", body.streamed_bytes)
