@@ -22,6 +22,11 @@ from tests.builders.realizations import Prepared, carry_out
 UNCITED = "plan.freezing-not-recorded"
 """The note that every run here has: it cites no freezing."""
 
+DEVICE, SUFFIX = ("cuda:0", "vram") if torch.cuda.is_available() else ("cpu", "shm")
+"""Where the block lies, and how its materializations are named for it: on a GPU where there is one."""
+
+BANKS = f"mat.routed.{SUFFIX}"
+
 KEPT: list[Any] = []
 """Where the faulty adapters keep what they should have let go of."""
 
@@ -35,7 +40,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prepared]:
     environment = observe_environment()
     made = {}
     for form in ("full", "streamed"):
-        options = DraftOptions(staging=form)  # type: ignore[arg-type]
+        options = DraftOptions(DEVICE, form)  # type: ignore[arg-type]
         draft = parse_plan(draft_plan(checkpoint, Qwen35Moe, environment, options))
         reference = folder / "reference.safetensors"
         digest = save_fixture(Qwen35Moe.reference(draft, checkpoint, None, []), reference)
@@ -58,7 +63,9 @@ def test_the_block_passes_content_verified(prepared: dict[str, Prepared], form: 
     assert carried.codes == {UNCITED}
     bodies = [event.body for event in carried.events]
     decoded = [body for body in bodies if body.TYPE == "decode.ran"]
-    assert len(decoded) == 5
+    modes = ["eager"] if DEVICE == "cpu" else ["cuda-graph", "eager"]
+    assert sorted({body.mode for body in decoded if body.phase == "repetition"}) == modes
+    assert len(decoded) == 1 + 4 * len(modes)
     assert all(body.output.exact.value == body.input.exact.value == 1 for body in decoded)
     released = [body for body in bodies if body.TYPE == "materialization.released"]
     assert [body.owners_alive.value for body in released] == [0] * len(released)
@@ -75,8 +82,8 @@ def test_the_tensors_of_a_run_are_listed_with_both_digests(prepared: dict[str, P
         for event in carried.events
         if event.type == "materialization.observed" and event.body.tensors_blob
     }
-    assert blobs.keys() == {"mat.non-routed.shm", "mat.routed.shm"}
-    routed = {row["name"]: row for row in blobs["mat.routed.shm"]}
+    assert blobs.keys() == {f"mat.non-routed.{SUFFIX}", BANKS}
+    routed = {row["name"]: row for row in blobs[BANKS]}
     assert len(routed) == len(TINY.layers) * (TINY.experts * 6 + 2)
     assert routed["layers.0.experts.down.global"]["why"] == "recomputed by the adapter from its sources"
     assert all(row["source_digest"] == row["resident_digest"] for row in routed.values())
@@ -99,15 +106,15 @@ class AfterTheBanks(Qwen35Moe):
 
     def realize(self, materialization_id: str, memory: Any, loader: Any) -> Claim:
         claim = super().realize(materialization_id, memory, loader)
-        if materialization_id == "mat.routed.shm":
+        if materialization_id == BANKS:
             self.plant(memory)
         return claim
 
 
 class KeepsAHostCopyOfABank(AfterTheBanks):
     def plant(self, memory: Any) -> None:
-        bank = self._tensors["mat.routed.shm"]["layers.0.experts.down.packed"]
-        KEPT.append(bank.clone())
+        bank = self._tensors[BANKS]["layers.0.experts.down.packed"]
+        KEPT.append(bank.to("cpu", copy=True))
 
 
 class KeepsAViewOfStaging(Qwen35Moe):
@@ -122,12 +129,12 @@ class FlipsOneByteOfABank(AfterTheBanks):
     """In an expert's packed weights, where it may well change no output that is compared."""
 
     def plant(self, memory: Any) -> None:
-        self._tensors["mat.routed.shm"]["layers.1.experts.gate_up.packed"][5, 7, 3] ^= 0x10
+        self._tensors[BANKS]["layers.1.experts.gate_up.packed"][5, 7, 3] ^= 0x10
 
 
 class FlipsAGlobal(AfterTheBanks):
     def plant(self, memory: Any) -> None:
-        self._tensors["mat.routed.shm"]["layers.1.experts.down.global"].view(torch.uint8)[2, 9] ^= 1
+        self._tensors[BANKS]["layers.1.experts.down.global"].view(torch.uint8)[2, 9] ^= 1
 
 
 class OpensTheCheckpointAfterTheRelease(Qwen35Moe):
@@ -152,7 +159,7 @@ class PutsTheBanksOnTheOtherDevice(Qwen35Moe):
     """Claims the resident banks and leaves them in staging: what is planned in one memory lies in another."""
 
     def realize(self, materialization_id: str, memory: Any, loader: Any) -> Claim:
-        if materialization_id != "mat.routed.shm":
+        if materialization_id != BANKS:
             return super().realize(materialization_id, memory, loader)
         made = self.layout(materialization_id)
         self._tensors[materialization_id] = self._tensors["mat.routed.ram-stage"]

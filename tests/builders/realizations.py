@@ -45,11 +45,13 @@ class Prepared:
         return freeze(parse_plan(json.dumps(raw).encode()))
 
 
-def prepare(folder: Path, *, staging: str = "full", family: str = "llama", dtype: str = "bfloat16") -> Prepared:
+def prepare(
+    folder: Path, *, staging: str = "full", family: str = "llama", dtype: str = "bfloat16", device: str = "cpu"
+) -> Prepared:
     """Checkpoint, draft, reference and frozen plan in `folder`."""
     checkpoint = tiny_model(folder / "model", family, dtype=dtype)
     opened = open_checkpoint(checkpoint)
-    options = DraftOptions(staging=staging, hash_files=True)  # type: ignore[arg-type]
+    options = DraftOptions(device, staging, hash_files=True)  # type: ignore[arg-type]
     draft = parse_plan(draft_plan(opened, CausalLM, observe_environment(), options, source=str(checkpoint)))
     reference = folder / "reference.safetensors"
     digest = save_fixture(CausalLM.reference(draft, opened, None, PROMPT), reference)

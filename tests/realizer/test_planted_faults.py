@@ -20,6 +20,9 @@ from ledger.plan import MIB
 from realizer.adapter import Claim, ReferenceFixture, StepOutput
 from tests.builders.realizations import Prepared, carry_out, prepare
 
+DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
+"""Where the bank lies: the same promises are broken on a GPU, where there is one."""
+
 COPY = 96 * MIB
 """Bytes of a planted copy: above the noise that a plan allows (64 MiB)."""
 
@@ -32,7 +35,7 @@ KEPT: list[Any] = []
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    return prepare(tmp_path_factory.mktemp("planted"))
+    return prepare(tmp_path_factory.mktemp("planted"), device=DEVICE)
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +67,11 @@ class AfterLoading(CausalLM):
 class KeepsATensorCopy(AfterLoading):
     def plant(self, memory: Any) -> None:
         KEPT.append(torch.ones(COPY, dtype=torch.uint8))
+
+
+class LeaksAPinnedBuffer(AfterLoading):
+    def plant(self, memory: Any) -> None:
+        KEPT.append(torch.ones(COPY, dtype=torch.uint8, pin_memory=True))
 
 
 class KeepsBytes(AfterLoading):
@@ -182,6 +190,11 @@ class LoadsTheUsualWay(CausalLM):
     [
         # A copy that a tensor holds is a mirror; its pages are growth that no planned owner explains as well.
         (KeepsATensorCopy, {"memory.host-mirror", "memory.expectation-mismatch", "memory.mirror-unknown"}),
+        pytest.param(
+            LeaksAPinnedBuffer,
+            {"memory.host-mirror", "memory.expectation-mismatch", "memory.mirror-unknown"},
+            marks=pytest.mark.skipif(DEVICE == "cpu", reason="this machine has no CUDA device to pin memory for"),
+        ),
         (KeepsBytes, {"memory.mirror-unknown"}),
         # The mapping is a mirror as far as it is resident, and a way to read the checkpoint after the release.
         (KeepsTheFileMapped, {"memory.host-mirror", "memory.expectation-mismatch", "decode.source-accessed"}),
