@@ -224,9 +224,10 @@ def test_a_broken_promise_is_found_by_its_code(prepared: Prepared, adapter: type
     carried = carry_out(prepared, adapter=adapter)
     assert carried.error is None
     assert carried.judgement.verdict != "PASS"
-    assert carried.codes - {UNCITED} == codes
+    assert carried.codes - {UNCITED} == codes, carried.judgement.findings
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="on a device the usual way copies what it mapped")
 def test_loading_the_usual_way_fails_for_the_file_it_keeps_mapped(prepared: Prepared) -> None:
     carried = carry_out(prepared, adapter=LoadsTheUsualWay)
     assert carried.error is None
