@@ -26,7 +26,11 @@ class Json(Protocol):
 
 
 class SqliteJson:
-    """SQLite's JSON functions over the envelope's text."""
+    """SQLite's JSON functions over the envelope's text.
+
+    Rows of an array come from `json_each(envelope -> path)`: `->` takes it out of the envelope as SQLite has parsed it
+    already, while `json_each(envelope, path)` would parse all of it again.
+    """
 
     def envelope_number(self, e: str, key: str) -> str:
         return f"json_extract({e}.envelope, '$.{key}')"
@@ -50,25 +54,25 @@ class SqliteJson:
 
     def strings(self, e: str, path: str) -> str:
         """An array of strings as one text, in order."""
-        return f"(SELECT group_concat(value, ', ') FROM json_each({e}.envelope, '$.body.{path}'))"
+        return f"(SELECT group_concat(value, ', ') FROM json_each({e}.envelope -> '$.body.{path}'))"
 
     def each_string(self, e: str, path: str) -> tuple[str, str]:
         """A row source with one row per string of an array, and the expression for the string."""
-        return f"json_each({e}.envelope, '$.body.{path}') AS item", "item.value"
+        return f"json_each({e}.envelope -> '$.body.{path}') AS item", "item.value"
 
     def total(self, e: str, path: str, suffix: str) -> str:
         """The sum of the measurements whose key ends so; NULL where there is none or where one of them is unknown."""
         value = "json_extract(value, '$.value')"
         return (
             f"(SELECT CASE WHEN count(*) = count({value}) THEN sum({value}) END"
-            f" FROM json_each({e}.envelope, '$.body.{path}') WHERE key LIKE '%{suffix}')"
+            f" FROM json_each({e}.envelope -> '$.body.{path}') WHERE key LIKE '%{suffix}')"
         )
 
     def objects(self, e: str, path: str, first: str, second: str) -> str:
         """An array of objects as one text `first@second, ...`."""
         return (
             f"(SELECT group_concat(json_extract(value, '$.{first}') || '@' || json_extract(value, '$.{second}'), ', ')"
-            f" FROM json_each({e}.envelope, '$.body.{path}'))"
+            f" FROM json_each({e}.envelope -> '$.body.{path}'))"
         )
 
     def tensors(self, blob: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -175,8 +175,12 @@ SQLITE_FUNCTIONS = frozenset(
 """Functions that only compute. Left out on purpose: what loads code, and what makes values of any size from nothing."""
 
 SQLITE_TABLES = frozenset(
-    {*schema.TABLES, schema.VERSION_TABLE, "sqlite_master", "sqlite_schema", "json_each", "json_tree"}
+    {*schema.TABLES, schema.VERSION_TABLE, "sqlite_master", "sqlite_schema", "json_each", "jsonb_each", "json_tree"}
 )
+
+
+JSONB_EACH = (3, 51, 0)
+"""The first SQLite whose `jsonb_each` gives elements in its own form instead of text."""
 
 
 @contextmanager
@@ -211,6 +215,8 @@ def _on_sqlite(
             base.refuse_altered_views()
             connection = base.reader()
             connection.execute(f"PRAGMA hard_heap_limit = {MAX_SQLITE_BYTES}").fetchall()
+            if base.driver.sqlite_version_info >= JSONB_EACH:
+                connection.execute(_tensors_of_jsonb())
             connection.text_factory = _lenient
             connection.set_authorizer(guard)
             connection.set_progress_handler(clock, PROGRESS_OPERATIONS)
@@ -231,6 +237,12 @@ def _fetched(fetch: Callable[[], Any], told: Callable[[], Any]) -> Iterator[Any]
         yield row
 
 
+def _tensors_of_jsonb() -> str:
+    """The view `tensors` for this connection alone, by which SQLite writes no element as text only to parse it again."""
+    (tensors,) = (view for view in views("sqlite") if view.name == "tensors")
+    return replace(tensors, source=tensors.source.replace("json_each(", "jsonb_each(")).create("TEMP VIEW")
+
+
 class Authorizer:
     """SQLite's authorizer callback, denying by default; `denied` remembers the first thing refused, in words."""
 
@@ -249,7 +261,8 @@ class Authorizer:
             return self._deny(f"the function {second}")
         if action == _READ:
             # What has no schema is a name of the statement's own: a subquery or a common table.
-            if not schema_name or (schema_name == "main" and first in self._tables):
+            # Nothing but this module makes temporary views.
+            if not schema_name or (schema_name in ("main", "temp") and first in self._tables):
                 return _OK
             return self._deny(f"reading {first}")
         return self._deny("anything but reading")

@@ -27,10 +27,10 @@ class View:
     columns: list[Column]
     source: str
 
-    def create(self) -> str:
-        """The CREATE VIEW statement."""
+    def create(self, what: str = "VIEW") -> str:
+        """The CREATE VIEW statement; `what` may be TEMP VIEW."""
         columns = ",\n  ".join(f"{column.sql} AS {column.name}" for column in self.columns)
-        return f"CREATE VIEW {self.name} AS\nSELECT\n  {columns}\n{self.source}"
+        return f"CREATE {what} {self.name} AS\nSELECT\n  {columns}\n{self.source}"
 
 
 def _place(json: Json, e: str) -> list[Column]:

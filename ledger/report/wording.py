@@ -135,7 +135,9 @@ def pretty(value: Any, longest: int = 20_000) -> Markup:
     """A document as indented JSON over many lines, each inert and escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=1)
     cut = len(text) > longest
-    lines = (text[:longest] if cut else text).split("\n")
+    shown = text[:longest] if cut else text
+    if not shown.replace("\n", "").isprintable():
+        shown = "\n".join(map(inert, shown.split("\n")))
     if cut:
-        lines.append(f"… ({len(text)} characters; `tally log --json` has all of them)")
-    return escape("\n".join(inert(line) for line in lines))
+        shown += f"\n… ({len(text)} characters; `tally log --json` has all of them)"
+    return escape(shown)

@@ -391,7 +391,11 @@ TENSORS = [
 ]
 
 
-def test_tensors_come_from_the_blob(location: str) -> None:
+@pytest.mark.parametrize("jsonb_each", [(3, 51, 0), (9, 0, 0)], ids=["as this SQLite can", "as any SQLite can"])
+def test_tensors_come_from_the_blob(
+    location: str, jsonb_each: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ledger.query.JSONB_EACH", jsonb_each)
     with Store.open(location, write=True, create=True) as store:
         good = store.put_blob(json.dumps(TENSORS).encode(), "application/json")
         odd = [
