@@ -26,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 import transformers
-from safetensors.torch import load_file
 
 from adapters.qwen3_5_moe import Qwen35Moe
 from adapters.qwen3_5_moe.native import compare
@@ -34,25 +33,21 @@ from adapters.qwen3_5_moe.published import R1_MACHINE
 from adapters.qwen3_5_moe.shape import PUBLISHED, TINY
 from adapters.qwen3_5_moe.synth import revision_of, write_checkpoint
 from adapters.qwen3_5_moe.unplanned import load_block
-from ledger.bodies import PlanFrozen, VerdictRecorded
+from ledger.bodies import PlanFrozen
 from ledger.errors import PlanRejected
 from ledger.events import Actor, Event
 from ledger.evidence import verify
 from ledger.export import export_run
 from ledger.plan import Plan, freeze, parse_plan
-from ledger.reconcile import JUDGE_VERSION, Judgement
+from ledger.reconcile import Judgement
 from ledger.recording import Recorder, uuid7
 from ledger.store import Store
 from realizer import engine
-from realizer.adapter import PlanHandle
 from realizer.checkpoint import Checkpoint, open_checkpoint
-from realizer.cli.realization import freezing
-from realizer.content import content_of
 from realizer.decode import load_fixture, save_fixture
 from realizer.drafting import DraftOptions, draft_plan
 from realizer.environment import observe_environment
-from realizer.loader import Loader
-from realizer.memory import Ranges
+from realizer.recorded import realize_into
 
 PUBLISHED_BYTES = {
     "checkpoint-native-host": 8_636_596_224,
@@ -139,37 +134,11 @@ def sealed(store: Store, draft: Plan, reference_digest: str) -> Plan:
     return plan
 
 
-def realise(store: Store, plan: Plan, checkpoint: Checkpoint, reference: Path) -> tuple[str, Judgement]:
+def realise(ledger: Path, plan: Plan, checkpoint: Checkpoint, reference: Path) -> tuple[str, Judgement]:
     """One run to its recorded verdict; the run's id."""
-    run_id = uuid7()
-    recorder = Recorder(store.append, run_id=run_id, node_id="node-a", actor=Actor(kind="realizer", id="gpu_block"))
-    request = engine.Request(
-        plan=plan,
-        checkpoint=str(checkpoint.directory),
-        reference=reference,
-        adapter=Qwen35Moe,
-        frozen=freezing(store, plan),
-        verify_content=True,
-    )
-    with engine.realize(request, sink=recorder, put_blob=store.put_blob) as run:
-        judgement = run.judgement
-    judge = Recorder(
-        store.append,
-        run_id=run_id,
-        node_id="node-a",
-        actor=Actor(kind="judge", id=f"judge {JUDGE_VERSION}"),
-        next_sequence=recorder.next_sequence,
-        clock=None,
-    )
-    judge(
-        VerdictRecorded(
-            judge_version=JUDGE_VERSION,
-            verdict=judgement.verdict,
-            assurance=judgement.assurance,
-            codes=sorted({finding.code for finding in judgement.findings}),
-        )
-    )
-    return run_id, judgement
+    request = {"checkpoint": str(checkpoint.directory), "reference": reference, "adapter": Qwen35Moe}
+    with realize_into(ledger, plan, verify_content=True, **request) as run:
+        return run.run_id, run.judgement
 
 
 def report(figures: Figures, form: str, plan: Plan, events: list[Event], judgement: Judgement, tiny: bool) -> None:
@@ -273,65 +242,6 @@ def against_transformers(figures: Figures, checkpoint: Checkpoint, device: torch
     figures.add("transformers.block_agreement", comparison.block_agreement)
 
 
-def load_rates(figures: Figures, checkpoint: Checkpoint, device: str, tiny: bool) -> None:
-    """The block streamed into device memory, page cache warm, from mapping the window to giving it back; the same with
-    content verified; and safetensors' own loader of the same files beside it."""
-    on_gpu = torch.device(device).type == "cuda"
-    plan = parse_plan(draft_plan(checkpoint, Qwen35Moe, observe_environment(), DraftOptions(device, "streamed")))
-    seconds: dict[str, float] = {}
-    for what, verified in (("warming", False), ("load", False), ("load_verified", True)):
-        started = time.perf_counter()
-        loaded = _load(plan, checkpoint, device, on_gpu, verified)
-        seconds[what] = time.perf_counter() - started
-        settled(torch.device(device))
-    figures.add("load.seconds", round(seconds["load"], 3))
-    figures.add("load.gb_per_second", round(loaded / seconds["load"] / 1e9, 3))
-    ratio = seconds["load_verified"] / seconds["load"]
-    figures.judge("load.verified_over_plain", round(ratio, 3), "at most 3", ratio <= 3, judged=not tiny)
-    started = time.perf_counter()
-    held = [load_file(shard.path, device=device) for shard in checkpoint.files]
-    if on_gpu:
-        torch.cuda.synchronize()
-    peer = time.perf_counter() - started
-    size = sum(tensor.numel() * tensor.element_size() for tensors in held for tensor in tensors.values())
-    del held
-    settled(torch.device(device))
-    figures.add("load_file.gb_per_second", round(size / peer / 1e9, 3))
-    times = (loaded / seconds["load"]) / (size / peer)
-    figures.judge("load.times_load_file", round(times, 2), "at least 5", times >= 5, judged=on_gpu and not tiny)
-
-
-def _load(plan: Plan, checkpoint: Checkpoint, device: str, on_gpu: bool, verified: bool) -> int:
-    """Weights and banks brought in through their rings, and everything given back; the tensors' bytes."""
-    adapter, loader, ranges = Qwen35Moe(PlanHandle(plan), checkpoint), Loader(checkpoint, digests=verified), Ranges()
-    loaded = 0
-    for planned in plan.document.materializations:
-        if planned.role not in ("staging", "required_residency"):
-            continue
-        made = adapter.layout(planned.id)
-        kind = plan.memory_resources[planned.memory_resource_id].kind
-        memory = ranges.allocate(
-            kind,
-            made.length,
-            owner=planned.id,
-            device=device if kind == "accelerator-vram" else None,
-            pinned=on_gpu and planned.role == "staging",
-        )
-        adapter.realize(planned.id, memory, loader)
-        if planned.role == "staging":
-            continue
-        loaded += made.bytes
-        if verified and content_of(adapter, planned.id, memory, loader).differing:
-            raise RuntimeError(f"{planned.id} differs from its source")
-    for memory in list(ranges):
-        if plan.materializations[memory.owner].role == "staging":
-            adapter.release(memory.owner)
-            ranges.free(memory)
-    if on_gpu:
-        torch.cuda.synchronize()
-    return loaded
-
-
 def machine(figures: Figures, device: torch.device) -> None:
     figures.add("machine.python", platform.python_version())
     figures.add("machine.torch", torch.__version__)
@@ -369,21 +279,22 @@ def main() -> int:
         digest = save_fixture(Qwen35Moe.reference(draft, checkpoint, None, []), reference)
     settled(device)
     figures.add("reference.tokens", len(load_fixture(reference).tensors["prompt.tokens"]))
-    with Store.open(arguments.folder / "tally.db", write=True, create=True) as store:
+    ledger = arguments.folder / "tally.db"
+    with Store.open(ledger, write=True, create=True) as store:
         published_plan_is_rejected(figures, store, checkpoint)
-        for form in arguments.forms:
-            plan = sealed(store, drafted(checkpoint, arguments.device, form), digest)
-            with timed(figures, f"{form}.run"):
-                run_id, judgement = realise(store, plan, checkpoint, reference)
-            settled(device)
-            report(figures, form, plan, list(store.events(run_id)), judgement, arguments.tiny)
-            modes = sorted({event.body.mode for event in store.events(run_id) if event.type == "decode.ran"})
-            figures.add(f"{form}.modes", modes, ["cuda-graph", "eager"] if device.type == "cuda" else ["eager"])
-            evidence = export_run(store, run_id)
-            (arguments.out / f"{form}.evidence.json").write_bytes(evidence)
-            figures.add(f"{form}.evidence.bytes", len(evidence))
-            figures.add(f"{form}.evidence.status", verify(evidence).status, "valid-unanchored")
-    load_rates(figures, checkpoint, arguments.device, arguments.tiny)
+        plans = {form: sealed(store, drafted(checkpoint, arguments.device, form), digest) for form in arguments.forms}
+    for form, plan in plans.items():
+        with timed(figures, f"{form}.run"):
+            run_id, judgement = realise(ledger, plan, checkpoint, reference)
+        settled(device)
+        with Store.open(ledger) as store:
+            events, evidence = list(store.events(run_id)), export_run(store, run_id)
+        report(figures, form, plan, events, judgement, arguments.tiny)
+        modes = sorted({event.body.mode for event in events if event.type == "decode.ran"})
+        figures.add(f"{form}.modes", modes, ["cuda-graph", "eager"] if device.type == "cuda" else ["eager"])
+        (arguments.out / f"{form}.evidence.json").write_bytes(evidence)
+        figures.add(f"{form}.evidence.bytes", len(evidence))
+        figures.add(f"{form}.evidence.status", verify(evidence).status, "valid-unanchored")
     if not arguments.skip_transformers:
         with timed(figures, "transformers"):
             against_transformers(figures, checkpoint, device, arguments.tiny)

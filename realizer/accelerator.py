@@ -8,6 +8,7 @@ from typing import Any
 
 from ledger.measurement import Measurement, Measurements, measured, unavailable
 from realizer.memory import Ranges
+from realizer.nvml import device_memory
 
 BYTES = "bytes"
 
@@ -27,7 +28,7 @@ def memory(pids: Collection[int], ranges: Ranges, *, reset_peak: bool = True) ->
         device = f"cuda:{index}"
         if ready:
             found |= _allocator(torch, index, device, reset_peak)
-            found |= _nvml(str(torch.cuda.get_device_properties(index).uuid), device, pids)
+            found |= device_memory(str(torch.cuda.get_device_properties(index).uuid), device, pids)
         else:
             why = "this process has no CUDA context yet"
             for name in ("allocated", "reserved", "peak", "process"):
@@ -61,36 +62,3 @@ def _host_pool(torch: Any, ready: bool) -> Measurement:
         return unavailable(BYTES, method, f"torch {torch.__version__} has no such figure")
     value = torch.cuda.host_memory_stats().get("allocated_bytes.current")
     return measured(value, BYTES, method, detail=None if value is not None else "the figure is missing")
-
-
-def _nvml(uuid: str, device: str, pids: Collection[int]) -> Measurements:
-    """NVML's figure for the tree's processes on the device, and the device's used memory whoever uses it."""
-    process, used = f"{device}.process", f"{device}.used"
-    by_process, by_device = "NVML compute processes of the tree", "NVML device memory in use, by whomever"
-    try:
-        import pynvml
-    except ImportError as error:
-        why = f"nvidia-ml-py is not installed: {error}"
-        return {process: unavailable(BYTES, by_process, why), used: unavailable(BYTES, by_device, why)}
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        why = f"NVML: {error}"
-        return {process: unavailable(BYTES, by_process, why), used: unavailable(BYTES, by_device, why)}
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
-        found = {used: measured(int(pynvml.nvmlDeviceGetMemoryInfo(handle).used), BYTES, by_device)}
-        mine = [entry for entry in pynvml.nvmlDeviceGetComputeRunningProcesses(handle) if entry.pid in pids]
-        if not mine:
-            why = "NVML lists no process of this tree: it has no context there, or NVML sees other process ids"
-            found[process] = unavailable(BYTES, by_process, why)
-        elif any(entry.usedGpuMemory is None for entry in mine):
-            found[process] = unavailable(BYTES, by_process, "the driver gives no figure by process")
-        else:
-            found[process] = measured(sum(int(entry.usedGpuMemory) for entry in mine), BYTES, by_process)
-        return found
-    except pynvml.NVMLError as error:
-        why = f"NVML: {error}"
-        return {process: unavailable(BYTES, by_process, why), used: unavailable(BYTES, by_device, why)}
-    finally:
-        pynvml.nvmlShutdown()

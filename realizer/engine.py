@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ledger.bodies import (
     AddressRange,
@@ -65,6 +65,7 @@ from realizer.watch import CheckpointWatch
 
 Sink = Callable[[Body], Recorded]
 Progress = Callable[[str, int, int], None]
+Found = TypeVar("Found")
 """(what, bytes done, bytes in all)."""
 
 
@@ -114,6 +115,11 @@ class LiveRun:
     def model(self) -> Any:
         """The live model, on the very memory that the events speak of."""
         return self.adapter.model
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, as every event of it bears."""
+        return _present(self.state.run_id)
 
     @property
     def judgement(self) -> Judgement:
@@ -197,10 +203,10 @@ def realize(
             warnings.warn(f"{refusal}; it goes when its last holder does", ResourceWarning, stacklevel=2)
 
 
-def _present(state: RunState | None) -> RunState:
-    if state is None:
+def _present(found: Found | None) -> Found:
+    if found is None:
         raise RealizationFailed("the run has no events yet")
-    return state
+    return found
 
 
 def _one_line(error: BaseException) -> str:

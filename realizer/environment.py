@@ -17,13 +17,13 @@ from ledger.canonical import MAX_SAFE_INTEGER
 from ledger.measurement import Measurement, Measurements, measured, unavailable
 from realizer.machine_memory import CGROUP_FILES, memory_cgroup
 from realizer.memory import ACCELERATOR_VRAM, SHARED_MEMORY, SYSTEM_RAM
+from realizer.nvml import CUDA_KIND, driver_version
 from realizer.procfs import ProcFS, Unreadable
 from realizer.software import PRIVATE, adapter_identity, process_facts, software_identity
 
 __all__ = ["adapter_identity", "observe_environment", "process_facts", "software_identity"]
 
 CPU_KIND = "cpu"
-CUDA_KIND = "cuda-gpu"
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -173,26 +173,8 @@ def _cuda(facts: Measurements) -> list[tuple[ObservedComputeUnit, ObservedMemory
     if count == 0:
         return []
     facts["cuda_runtime"] = measured(torch.version.cuda, None, "torch.version.cuda")
-    facts["cuda_driver"] = _nvml_driver()
+    facts["cuda_driver"] = driver_version()
     return [_cuda_device(torch, index) for index in range(count)]
-
-
-def _nvml_driver() -> Measurement:
-    method = "NVML, driver version"
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except ImportError as error:
-        return unavailable(None, method, f"nvidia-ml-py is not installed: {error}")
-    except pynvml.NVMLError as error:
-        return unavailable(None, method, f"NVML: {error}")
-    try:
-        return measured(str(pynvml.nvmlSystemGetDriverVersion()), None, method)
-    except pynvml.NVMLError as error:
-        return unavailable(None, method, f"NVML: {error}")
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def _cuda_device(torch: Any, index: int) -> tuple[ObservedComputeUnit, ObservedMemoryResource]:

@@ -1,8 +1,9 @@
-"""Devices and their memory as NVML tells them to an outsider: by device and process, without torch and without a context."""
+"""Devices and their memory as NVML tells them: by device and process, without torch and without a context."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,71 @@ from ledger.measurement import Measurement, Measurements, measured, unavailable
 from realizer.memory import ACCELERATOR_VRAM
 
 CUDA_KIND = "cuda-gpu"
+DRIVER = "NVML, driver version"
 BY_PROCESS = "NVML compute processes of the tree, their contexts included"
 BY_DEVICE = "NVML device memory in use, by whomever"
+
+
+class NVMLUnavailable(Exception):
+    """NVML is not installed, cannot be opened, or refused a call; the text says which."""
+
+
+@contextmanager
+def opened() -> Iterator[Any]:
+    """`pynvml`, initialised for the block's calls. Raises NVMLUnavailable, also for a call of the block that fails."""
+    nvml = _initialised()
+    try:
+        yield nvml
+    except nvml.NVMLError as error:
+        raise NVMLUnavailable(f"NVML: {error}") from error
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _initialised() -> Any:
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NVMLUnavailable(f"nvidia-ml-py is not installed: {error}") from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise NVMLUnavailable(f"NVML: {error}") from error
+    return pynvml
+
+
+def device_memory(uuid: str, key: str, pids: Collection[int]) -> Measurements:
+    """`KEY.process` (of the tree) and `KEY.used` (by whomever) of the device of that UUID, bytes."""
+    try:
+        with opened() as nvml:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+            used, by_pid = _memory_of(nvml, handle, pids)
+    except NVMLUnavailable as error:
+        return _unknown_memory(key, str(error))
+    return {f"{key}.used": used, f"{key}.process": _sum(by_pid)}
+
+
+def driver_version() -> Measurement:
+    """What NVML says of the driver."""
+    try:
+        with opened() as nvml:
+            return measured(str(nvml.nvmlSystemGetDriverVersion()), None, DRIVER)
+    except NVMLUnavailable as error:
+        return unavailable(None, DRIVER, str(error))
+
+
+def _memory_of(nvml: Any, handle: Any, pids: Collection[int]) -> tuple[Measurement, dict[int, Measurement]]:
+    """The device's bytes in use by whomever, and those of each process of `pids` that NVML lists there."""
+    used = measured(int(nvml.nvmlDeviceGetMemoryInfo(handle).used), "bytes", BY_DEVICE)
+    entries = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    return used, {entry.pid: _used(entry) for entry in entries if entry.pid in pids}
+
+
+def _unknown_memory(key: str, why: str) -> Measurements:
+    return {
+        f"{key}.process": unavailable("bytes", BY_PROCESS, why),
+        f"{key}.used": unavailable("bytes", BY_DEVICE, why),
+    }
 
 
 @dataclass(frozen=True)
@@ -32,22 +96,16 @@ class Devices:
         self.problem: str | None = None
         self.devices: list[Device] = []
         try:
-            import pynvml
-        except ImportError as error:
-            self.problem = f"nvidia-ml-py is not installed: {error}"
-            return
-        self._nvml = pynvml
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            self.problem = f"NVML: {error}"
+            self._nvml = nvml = _initialised()
+        except NVMLUnavailable as error:
+            self.problem = str(error)
             return
         try:
-            for index in range(pynvml.nvmlDeviceGetCount()):
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                uuid, name = str(pynvml.nvmlDeviceGetUUID(handle)), str(pynvml.nvmlDeviceGetName(handle))
+            for index in range(nvml.nvmlDeviceGetCount()):
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                uuid, name = str(nvml.nvmlDeviceGetUUID(handle)), str(nvml.nvmlDeviceGetName(handle))
                 self.devices.append(Device(f"cuda:{index}", handle, uuid, name))
-        except pynvml.NVMLError as error:
+        except nvml.NVMLError as error:
             self.problem = f"NVML: {error}"
 
     def observe(self, facts: Measurements) -> list[tuple[ObservedComputeUnit, ObservedMemoryResource]]:
@@ -57,9 +115,9 @@ class Devices:
         if not self.devices:
             return []
         try:
-            facts["cuda_driver"] = measured(str(self._nvml.nvmlSystemGetDriverVersion()), None, "NVML, driver version")
+            facts["cuda_driver"] = measured(str(self._nvml.nvmlSystemGetDriverVersion()), None, DRIVER)
         except self._nvml.NVMLError as error:
-            facts["cuda_driver"] = unavailable(None, "NVML, driver version", f"NVML: {error}")
+            facts["cuda_driver"] = unavailable(None, DRIVER, f"NVML: {error}")
         return [self._observed(device) for device in self.devices]
 
     def _observed(self, device: Device) -> tuple[ObservedComputeUnit, ObservedMemoryResource]:
@@ -92,14 +150,11 @@ class Devices:
         found: Measurements = {}
         for device in self.devices:
             try:
-                used = int(self._nvml.nvmlDeviceGetMemoryInfo(device.handle).used)
-                entries = self._nvml.nvmlDeviceGetComputeRunningProcesses(device.handle)
+                used, by_pid = _memory_of(self._nvml, device.handle, pids)
             except self._nvml.NVMLError as error:
-                found[f"{device.key}.process"] = unavailable("bytes", BY_PROCESS, f"NVML: {error}")
-                found[f"{device.key}.used"] = unavailable("bytes", BY_DEVICE, f"NVML: {error}")
+                found |= _unknown_memory(device.key, f"NVML: {error}")
                 continue
-            by_pid = {entry.pid: _used(entry) for entry in entries if entry.pid in pids}
-            found[f"{device.key}.used"] = measured(used, "bytes", BY_DEVICE)
+            found[f"{device.key}.used"] = used
             found[f"{device.key}.process"] = _sum(by_pid)
             found |= {f"{device.key}.pid:{pid}": figure for pid, figure in sorted(by_pid.items())}
         return found

@@ -15,6 +15,10 @@ import benchmarks.__main__ as bench
 from benchmarks.__main__ import BUDGETS, GPU, Figure, run, scripts, state, table
 
 
+FROM_NOTHING = ("gpu_block.py", "model_device.py")
+"""Scripts that show a model realised at full size: no budget's rows, and longer than a table should take."""
+
+
 def figures(**changes: Any) -> list[Figure]:
     """One figure for every budget, met."""
     return [
@@ -81,7 +85,7 @@ def test_a_script_that_fails_or_says_nothing_is_told(tmp_path: Path, monkeypatch
 def test_every_script_there_is_runs_in_the_table(tmp_path: Path) -> None:
     folder = Path(bench.__file__).parent
     named = {script[0] for script in scripts(False, 10, tmp_path, True, tmp_path)}
-    assert {path.name for path in folder.glob("*.py")} - named == {"__main__.py", "gpu_block.py"}
+    assert {path.name for path in folder.glob("*.py")} - named == {"__main__.py", *FROM_NOTHING}
     assert all("--events" not in script or "2000" in script for script in scripts(True, 10, tmp_path, False, tmp_path))
 
 
@@ -95,3 +99,13 @@ def test_a_script_prints_figures_that_belong_to_budgets(name: str, tmp_path: Pat
         assert isinstance(figure.get("ratio", figure.get("value")), int | float)
         assert figure["target"] is not None
         assert figure["ok"] in (True, False, None)
+
+
+@pytest.mark.parametrize("name", FROM_NOTHING)
+def test_a_model_is_realised_from_nothing(name: str, tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "out")] if name == "gpu_block.py" else []
+    found, fault = run([name, "--tiny", "--folder", str(tmp_path), *out])
+    assert fault is None
+    judged = {figure["name"]: figure["ok"] for figure in found if figure["ok"] is not None}
+    assert judged["full.verdict"] is judged["streamed.verdict"] is True
+    assert set(judged.values()) == {True}

@@ -50,6 +50,7 @@ def test_the_record_is_that_of_the_command(prepared: Prepared, ledger: Path, tmp
         assert run.judgement.findings == []
         assert next(run.model.parameters()).numel() > 0
         assert latest(ledger)[-1].type == "verdict.recorded", "it stands before the model is handed out"
+        assert run.run_id == latest(ledger)[0].run_id
     events = latest(ledger)
     opened, verdict = events[0].body, events[-1]
     assert (opened.frozen.position, opened.frozen.ledger_size, opened.labels) == (0, 1, {"by": "test"})
