@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +16,7 @@ Rule = Literal["exact", "incidental", "memory", "time"]
 machine, which differ from run to run. `memory`: bytes, alike within the noise that the plan allows. `time`: never a
 difference, shown as a ratio."""
 
+_PID = re.compile(r"\bpid:(\d+)")
 COUNTERS = frozenset({"minor_faults", "major_faults", "swap_in", "swap_out"})
 
 
@@ -78,11 +80,20 @@ def _some(extremes: Extremes) -> Any:
     return extremes.high.value > 0
 
 
-def _figures(prefix: str, figures: Measurements, rule: Rule = "memory") -> Iterator[tuple[str, Fact]]:
-    """Figures by key; counters and words of the machine are incidental."""
+def _figures(
+    prefix: str, figures: Measurements, rule: Rule = "memory", members: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, Fact]]:
+    """Figures by key; counters and words of the machine are incidental. Of `members` by process id the place is told."""
     for key, measurement in figures.items():
         bytes_ = measurement.unit in ("bytes", None) and key not in COUNTERS
-        yield f"{prefix}[{key}]", Fact(_value(measurement), rule if bytes_ else "incidental")
+        named = _PID.sub(lambda found: (members or {}).get(found[1], found[0]), key)
+        yield f"{prefix}[{named}]", Fact(_value(measurement), rule if bytes_ else "incidental")
+
+
+def _members(figures: Measurements) -> dict[str, str]:
+    """Process id -> its place among those of a sample, by their ids, which are other ones in every run."""
+    pids = sorted({pid for key in figures for pid in _PID.findall(key)}, key=lambda pid: (len(pid), pid))
+    return {pid: f"member:{place}" for place, pid in enumerate(pids, start=1)}
 
 
 # --- the run ------------------------------------------------------------------------------------------------------
@@ -328,8 +339,9 @@ def _memory(state: RunState) -> Iterator[tuple[str, Fact]]:
         body = kept[-1].body
         path = f"memory.samples[{label}]"
         yield f"{path}.taken", Fact(True)
-        yield from _figures(f"{path}.process", body.process)
-        yield from _figures(f"{path}.cuda", body.cuda)
+        members = _members(body.process)
+        yield from _figures(f"{path}.process", body.process, members=members)
+        yield from _figures(f"{path}.cuda", body.cuda, members=members)
         yield from _figures(f"{path}.host", body.host, "incidental")
         yield from _figures(f"{path}.cgroup", body.cgroup, "incidental")
         yield f"{path}.mapped_files", Fact(len(body.mapped_files))

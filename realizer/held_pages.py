@@ -184,7 +184,7 @@ class HeldPagesWatch:
         found: dict[FileKey, MappedFile] = {}
         for pid in pids:
             try:
-                entries = self.proc.maps(pid)
+                entries = self.proc.maps(pid, files=True)
             except ProcessGone:
                 continue
             for entry in entries:
@@ -235,7 +235,7 @@ class HeldPagesWatch:
         for pid in sorted({pid for found in files for pid in found.places}):
             here: dict[FileKey, int] = {}
             try:
-                for use in self.proc.smaps(pid):
+                for use in self.proc.smaps(pid, files=True):
                     key = (use.mapping.device, use.mapping.inode, use.mapping.path)
                     if key not in wanted:
                         continue
@@ -291,11 +291,9 @@ class HeldPagesWatch:
         folder = self.proc.root / str(pid) / "fd"
         try:
             names = os.listdir(folder)  # noqa: PTH208 - names are enough
-        except FileNotFoundError as error:
-            if (self.proc.root / str(pid) / "stat").exists():
-                raise Unreadable(f"{folder}: not there") from error
-            return []
         except OSError as error:
+            if self.proc.ended(pid):
+                return []
             raise Unreadable(f"{printable(str(folder))}: {error.strerror}") from error
         found = []
         for name in names:

@@ -42,8 +42,9 @@ class Inotify:
         self._files: dict[int, tuple[FileId, str]] = {}
 
     @property
-    def armed(self) -> bool:
-        return bool(self._files) and not self.problems
+    def watching(self) -> bool:
+        """At least one file is watched."""
+        return self.descriptor >= 0 and bool(self._files)
 
     def watch(self, file: FileId, path: Path, name: str, *, reads: bool) -> None:
         """Watch opens of the file, and reads where asked; a file that is watched already gets the new choice."""

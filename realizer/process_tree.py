@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ledger.measurement import Measurement, Measurements, measured, unavailable
 from realizer.procfs import ProcessGone, ProcFS, Unreadable
@@ -26,6 +26,8 @@ STATUS_FIELDS = {
 }
 """Our names of the classes, and the kernel's in /proc/PID/status (kB there)."""
 
+SHARED = ("rss_anon", "rss_shmem")
+"""Classes whose pages several members may share."""
 _MINOR_FAULTS, _MAJOR_FAULTS, _STATE, _PARENT = 7, 9, 0, 1
 """Places in the fields of /proc/PID/stat from the third on (proc_pid_stat(5): fields 10, 12, 3 and 4)."""
 _RESET_PEAK = b"5"
@@ -35,10 +37,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True)
 class TreeFigures:
-    """One look at the tree: its members (the root first), and the sums by our names of the classes."""
+    """One look at the tree: its members (the root first), the sums by our names of the classes, and what the member with
+    most of a class has of it (bytes)."""
 
     pids: tuple[int, ...]
     sums: Measurements
+    most: Mapping[str, int] = field(default_factory=dict)
 
 
 Roots = int | Sequence[int]
@@ -89,12 +93,20 @@ def status_of(proc: ProcFS, pid: int) -> Measurements:
     problem: str | None = None
     statuses: dict[int, dict[str, str]] = {}
     try:
-        statuses[pid] = proc.status(pid)
+        statuses[pid] = _status(proc, pid)
     except ProcessGone:
         raise
     except Unreadable as error:
         problem = error.message
     return {name: _sum_status(name, field, statuses, (pid,), problem) for name, field in STATUS_FIELDS.items()}
+
+
+def _status(proc: ProcFS, pid: int) -> dict[str, str]:
+    """Its status. Raises ProcessGone for one that has let go of its memory on its way out: it holds none."""
+    status = proc.status(pid)
+    if "VmRSS" not in status and proc.ended(pid):
+        raise ProcessGone(f"process {pid} has ended")
+    return status
 
 
 def adopt_orphans(adopt: bool) -> bool:
@@ -115,7 +127,7 @@ def figures(proc: ProcFS, root: Roots, *, reset_peak: bool = True) -> TreeFigure
     problem: str | None = None
     for pid in pids:
         try:
-            statuses[pid], faults[pid] = proc.status(pid), proc.stat(pid)
+            statuses[pid], faults[pid] = _status(proc, pid), proc.stat(pid)
         except ProcessGone:
             statuses.pop(pid, None)
         except Unreadable as error:
@@ -126,7 +138,12 @@ def figures(proc: ProcFS, root: Roots, *, reset_peak: bool = True) -> TreeFigure
         sums[name] = _sum_faults(name, place, faults, present, problem)
     if reset_peak and sums["vm_hwm"].known:
         sums["vm_hwm"] = _reset_peak(proc, present, sums["vm_hwm"])
-    return TreeFigures(present, sums)
+    most = {
+        name: max(_bytes_of(statuses[pid].get(STATUS_FIELDS[name], "")) for pid in present)
+        for name in SHARED
+        if present
+    }
+    return TreeFigures(present, sums, most)
 
 
 def _sum_status(
@@ -137,11 +154,17 @@ def _sum_status(
         return unavailable("bytes", method, problem or "no process of the tree can be read")
     total = 0
     for pid in pids:
-        words = statuses[pid].get(field, "").split()
-        if len(words) != 2 or not words[0].isdigit() or words[1] != "kB":
+        amount = _bytes_of(statuses[pid].get(field, ""))
+        if amount < 0:
             return unavailable("bytes", method, f"/proc/{pid}/status has no {field} in kB")
-        total += int(words[0]) * 1024
+        total += amount
     return measured(total, "bytes", method)
+
+
+def _bytes_of(text: str) -> int:
+    """What a line of status says, bytes; below zero where it is not in kB."""
+    words = text.split()
+    return int(words[0]) * 1024 if len(words) == 2 and words[0].isdigit() and words[1] == "kB" else -1
 
 
 def _sum_faults(
@@ -218,7 +241,8 @@ def distinct_pages(proc: ProcFS, tree: TreeFigures, outside: OutsideShare) -> tu
     Of a tree of one process these are RssAnon and RssShmem. Of a larger one, the members' proportional shares (Pss_Anon
     and Pss_Shmem of smaps_rollup), to which the root's `outside` share is added back: a forked child maps its parent's
     pages without having a copy, and when the parent lets go the child's share becomes the whole, so that nothing that
-    stays is hidden.
+    stays is hidden. Shares with a process that is not among the members (a child that came or went meanwhile, a parent
+    that is not watched) are missing there; but it is never less than the member with most has by itself.
     """
     anonymous, shared = tree.sums["rss_anon"], tree.sums["rss_shmem"]
     if len(tree.pids) <= 1 or not anonymous.known or not shared.known:
@@ -237,10 +261,13 @@ def distinct_pages(proc: ProcFS, tree: TreeFigures, outside: OutsideShare) -> tu
     except Unreadable as error:
         why = f"pages that members share may count more than once: {error.message}"
         return anonymous.model_copy(update={"detail": why}), shared.model_copy(update={"detail": why})
-    method = f"{{}} in /proc/PID/smaps_rollup, summed over {len(tree.pids)} processes"
+    method = (
+        f"{{}} in /proc/PID/smaps_rollup, summed over {len(tree.pids)} processes, or the most of one where that is more"
+    )
+    least = [max(total, tree.most.get(name, 0)) for total, name in zip(totals, SHARED, strict=True)]
     return (
-        measured(totals[0], "bytes", method.format("Pss_Anon")),
-        measured(totals[1], "bytes", method.format("Pss_Shmem")),
+        measured(least[0], "bytes", method.format("Pss_Anon")),
+        measured(least[1], "bytes", method.format("Pss_Shmem")),
     )
 
 

@@ -21,6 +21,10 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 BLOCK = 512
 """Bytes of one `st_blocks` block (stat(2)), whatever the filesystem's own block size is."""
 
+_RANGE = re.compile(r"[0-9a-f]+-[0-9a-f]+ ")
+"""How a line of maps begins; one that begins otherwise is not left out, but refused."""
+_FLAGS, _EXITING = 6, 0x4
+"""Place of the kernel's flags in the fields of /proc/PID/stat from the third on, and PF_EXITING among them."""
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -139,14 +143,20 @@ class ProcFS:
         path = self.root.joinpath(*(str(part) for part in parts))
         try:
             data = path.read_bytes()
-        except (FileNotFoundError, ProcessLookupError, NotADirectoryError) as error:
-            if isinstance(parts[0], int) and not (self.root / str(parts[0]) / "stat").exists():
-                raise ProcessGone(f"process {parts[0]} has ended") from error
-            raise Unreadable(f"{path}: {error.strerror or error}") from error
         except OSError as error:
+            if isinstance(parts[0], int) and self.ended(parts[0]):
+                raise ProcessGone(f"process {parts[0]} has ended") from error
             raise Unreadable(f"{path}: {error.strerror or error}") from error
         ProcFS.bytes_read += len(data)
         return data.decode("utf-8", "surrogateescape")
+
+    def ended(self, pid: int) -> bool:
+        """The process is no more, or on its way out: then it has let go of its memory, and little of it may be read."""
+        try:
+            fields = (self.root / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        except OSError as error:
+            return isinstance(error, FileNotFoundError | ProcessLookupError | NotADirectoryError)
+        return len(fields) > _FLAGS and (fields[0] in (b"Z", b"X") or bool(int(fields[_FLAGS]) & _EXITING))
 
     def pids(self) -> list[int]:
         """Every process that /proc shows."""
@@ -176,15 +186,18 @@ class ProcFS:
                 found[words[0]] = int(words[1]) * (1024 if words[-1] == "kB" else 1)
         return found
 
-    def maps(self, pid: int) -> list[Mapping]:
-        """Every mapping of the process."""
+    def maps(self, pid: int, *, files: bool = False) -> list[Mapping]:
+        """Every mapping of the process, or those of files alone, the ones in memory included: of others it may have tens
+        of thousands."""
         try:
-            return [parse_maps_line(line) for line in self.text(pid, "maps").splitlines()]
+            lines = self.text(pid, "maps").splitlines()
+            return [parse_maps_line(line) for line in lines if not files or "/" in line or not _RANGE.match(line)]
         except (ValueError, IndexError) as error:
             raise Unreadable(f"{self.root}/{pid}/maps has another form than proc_pid_maps(5): {error}") from error
 
-    def smaps(self, pid: int) -> Iterator[MappingUse]:
-        """Every mapping with its figures; the kernel walks the page tables for it, so it costs with memory in use."""
+    def smaps(self, pid: int, *, files: bool = False) -> Iterator[MappingUse]:
+        """Every mapping (or those of `files` alone) with its figures; the kernel walks the page tables for it, so it costs
+        with memory in use."""
         mapping: Mapping | None = None
         figures: dict[str, int] = {}
         flags: frozenset[str] | None = None
@@ -192,7 +205,9 @@ class ProcFS:
             if line[0] in "0123456789abcdef":
                 if mapping is not None:
                     yield MappingUse(mapping, figures, flags)
-                mapping, figures, flags = parse_maps_line(line), {}, None
+                mapping, figures, flags = parse_maps_line(line) if not files or "/" in line else None, {}, None
+            elif mapping is None:
+                continue
             elif line.startswith("VmFlags:"):
                 flags = frozenset(line.split()[1:])
             elif line.endswith("kB"):

@@ -35,7 +35,6 @@ NETWORK_FILESYSTEMS = frozenset({
     "orangefs", "smb3", "smbfs", "virtiofs", "vboxsf", "prl_fs",
 })  # fmt: skip
 """Filesystems whose files another machine can read without this kernel's notice. Every `fuse` one counts too."""
-MEANS = ["inotify", "audit hook", "descriptors", "mappings", "read counter"]
 PAUSE_SECONDS = 0.005
 """The listening thread's rest after each look, so that a flood of events cannot keep it busy."""
 
@@ -252,7 +251,7 @@ class CheckpointWatch:
         found: Counter[Holder] = Counter()
         for pid in pids:
             try:
-                for entry in self.proc.maps(pid):
+                for entry in self.proc.maps(pid, files=True):
                     file = self._in_maps.get((entry.device, entry.inode))
                     if file is not None:
                         found[(pid, "mapping", file)] += 1
@@ -268,7 +267,7 @@ class CheckpointWatch:
         try:
             names = os.listdir(folder)  # noqa: PTH208 - names are enough
         except OSError as error:
-            if not (self.proc.root / str(pid) / "stat").exists():
+            if self.proc.ended(pid):
                 return []
             raise Unreadable(f"{folder}: {error.strerror}") from error
         found = []
@@ -316,37 +315,56 @@ class CheckpointWatch:
     def summary(self) -> SourceWatched:
         """How well was watched, and what was seen in all since the mark."""
         self.notice()
-        problems = [*self._problems, *self._inotify.problems]
-        armed = self._inotify.armed and not problems and self._marked
-        why = "; ".join(problems) or (None if self._marked else "the watch was never marked")
+        gap = self._gap()
         mapped, opened = self._held_now()
+        read = self._read_bytes()
+        overflow = "IN_Q_OVERFLOW of inotify"
+        means = {
+            "inotify": self._inotify.watching,
+            "audit hook": not self._outside,
+            "descriptors": opened.known,
+            "mappings": mapped.known,
+            "read counter": read.known,
+            "fanotify": self._openers.descriptor >= 0,
+        }
         return SourceWatched(
             armed=measured(
-                int(armed),
+                int(gap is None),
                 "flag",
                 f"inotify{'' if self._outside else ' and audit hook'} on every checkpoint file",
-                detail=why,
+                detail=gap,
             ),
-            overflowed=measured(int(self._inotify.overflowed), "flag", "IN_Q_OVERFLOW of inotify"),
+            overflowed=measured(int(self._inotify.overflowed), "flag", overflow)
+            if self._inotify.watching
+            else unavailable("flag", overflow, gap or "nothing is watched"),
             network_filesystem=self._network(),
             tree_accesses=self._count(("tree",)),
             other_accesses=self._count(("other", "unknown")),
             mapped_files=mapped,
             open_descriptors=opened,
-            read_bytes=self._read_bytes(),
-            means=[*self._means(), *(["fanotify"] if self._openers.descriptor >= 0 else [])],
+            read_bytes=read,
+            means=[name for name, sees in means.items() if sees],
         )
 
-    def _means(self) -> list[str]:
-        return [means for means in MEANS if not (self._outside and means == "audit hook")]
+    def _gap(self) -> str | None:
+        """Why opens may have gone unseen; null where every file is watched."""
+        problems = [*self._problems, *self._inotify.problems]
+        if problems:
+            return "; ".join(problems)
+        return None if self._marked and self._inotify.watching else "the watch was never marked"
 
     def _count(self, origins: tuple[Origin, ...]) -> Measurement:
+        """How many were seen. None seen by a watch with gaps is no count of 0."""
         method = "checkpoint watch since the release"
         if not self._marked:
             return unavailable("accesses", method, "the watch was never marked")
         with self._lock:
             count = sum(count for (_, _, origin, _), count in self._seen.items() if origin in origins)
-        return measured(count, "accesses", method)
+        gap = self._gap() or ("events were lost: the queue overflowed" if self._inotify.overflowed else None)
+        if gap is not None and count == 0:
+            return unavailable("accesses", method, gap)
+        whose = f"the kernel does not say who opens: {self._openers.problem}" if self._openers.problem else None
+        return measured(count, "accesses", method, detail=f"at least, {gap}" if gap is not None else whose)
 
     def _held_now(self) -> tuple[Measurement, Measurement]:
         by_maps = "checkpoint files in /proc/PID/maps of the tree"

@@ -33,6 +33,8 @@ CLASSES = ("vm_rss", "rss_anon", "rss_file", "rss_shmem", "vm_swap", "hugetlb")
 WEIGHT_SUFFIXES = frozenset({".safetensors", ".gguf", ".ggml", ".bin", ".pt", ".pth", ".onnx", ".npz", ".msgpack"})
 _STARTED = 19
 """Place of the start time in the fields of /proc/PID/stat from the third on (proc_pid_stat(5): field 22)."""
+_FLAGS, _KERNEL_THREAD = 6, 0x200000
+"""Place of the kernel's flags there (field 9), and PF_KTHREAD among them."""
 _UNEVENTFUL_BYTES = 16 * 1024 * 1024
 """A change of the tree's sum below this is no reason to record another sample."""
 _SHARE_OF_TIME = 100
@@ -48,7 +50,10 @@ def checkpoint_files(path: Path) -> list[Path]:
     """
     if path.is_file():
         return [path]
-    found = sorted(one for one in path.glob("*") if one.suffix in WEIGHT_SUFFIXES and one.is_file())
+    named = sorted(one for one in path.glob("*") if one.suffix in WEIGHT_SUFFIXES)
+    found = [one for one in named if one.is_file()]
+    if lost := [one.name for one in named if one.is_symlink() and not one.exists()]:
+        raise NotFound(f"{', '.join(lost)} in {path} leads to a file that is not there", "fetch the checkpoint anew")
     if not found:
         raise NotFound(
             f"no file with weights in {path} (looked for {', '.join(sorted(WEIGHT_SUFFIXES))})",
@@ -76,7 +81,7 @@ def _restamped(value: Any) -> Any:
 class Witness:
     """Watches the trees below `roots`, children that come and go included, and the given checkpoint files.
 
-    A child whose parent ends stays in view once it was seen. Raises NotFound for a process that is not there.
+    A child whose parent ends stays in view once it was seen. Raises NotFound for a process that is not there, or is none.
     """
 
     def __init__(
@@ -91,20 +96,31 @@ class Witness:
         self.proc = proc or ProcFS()
         self.private = private
         self.devices = devices or Devices()
-        self._roots = list(roots)
         self._known: dict[int, str] = {}
         self._lock = threading.Lock()  # the checkpoint watch asks for members from its own thread
         for pid in roots:
-            started = self._start_of(pid)
-            if started is None:
-                raise NotFound(f"there is no process {pid}", "`ps` lists those that there are")
-            self._known[pid] = started
+            self._known[pid] = self._root(pid)
         if os.getpid() not in roots:
             process_tree.leave_out(os.getpid())
         self.files = [path.resolve() for path in files]
         self._held = HeldPagesWatch(self.proc, Ranges(), self.files, user=self._user(roots[0]))
         self._no_baseline: str | None = None
         self._watch = CheckpointWatch(self.files, proc=self.proc, tree=self.members) if files else None
+
+    def _root(self, pid: int) -> str:
+        """When the process began. Raises NotFound where there is none of that id, or none that has memory and children."""
+        started = self._start_of(pid)
+        if started is None:
+            raise NotFound(f"there is no process {pid}", "`ps` lists those that there are")
+        try:
+            leader, flags = int(self.proc.status(pid).get("Tgid", pid)), int(self.proc.stat(pid)[_FLAGS])
+        except ProcessGone as error:
+            raise NotFound(f"there is no process {pid} any more", "`ps` lists those that there are") from error
+        if leader != pid:
+            raise NotFound(f"{pid} is a thread of process {leader}", f"watch process {leader}")
+        if flags & _KERNEL_THREAD:
+            raise NotFound(f"{pid} is a thread of the kernel, which holds no memory", "name a process")
+        return started
 
     def _start_of(self, pid: int) -> str | None:
         """When the process began (an id may come again for another one); null when it is gone or only waits."""
@@ -141,7 +157,7 @@ class Witness:
             alive = [pid for pid, started in self._known.items() if self._start_of(pid) == started]
             found = process_tree.members(self.proc, alive)
             for pid in found:
-                if pid not in self._known and (started := self._start_of(pid)) is not None:
+                if pid not in alive and (started := self._start_of(pid)) is not None:
                     self._known[pid] = started
             self._known = {pid: started for pid, started in self._known.items() if pid in found}
             return found

@@ -6,8 +6,7 @@ import os
 import select
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -113,7 +112,7 @@ def observe(
     files = checkpoint_files(Path(checkpoint)) if checkpoint else []
     witness = Witness(pids, files, private=private)
     wanted = pairs(labels, "--label")
-    with writable_ledger(ledger) as store:
+    with writable_ledger(ledger) as store, _stopping():
         watched = store.resolve(witness_of) if witness_of and not _is_id(witness_of) else witness_of
         run_id = uuid7()
         node = found.document.resources.nodes[0].id if found and found.document.resources.nodes else NODE
@@ -122,21 +121,20 @@ def observe(
         answer = _answering(labels_from_stdin)
         stopped = False
         recorder(opened)
-        say(f"run {run_id}")
         try:
+            say(f"run {run_id}")
             environment = witness.environment()
             recorder(environment)
             witness.begin()
             watching = Watching(witness, recorder)
             judging = _Judging(found, environment, watching, recorder, sample_label)
-            with _stopping():
-                try:
-                    judging.take(_first_label(follow, labels_from_stdin, sample_label))
-                    answer(f"{READY} {run_id}")
-                    if follow:
-                        watching.follow(interval, _asking(labels_from_stdin), judging.answering(answer))
-                except KeyboardInterrupt:
-                    stopped = True  # the way to end a watch: what was seen is closed as it should be
+            try:
+                judging.take(_first_label(follow, labels_from_stdin, sample_label))
+                answer(f"{READY} {run_id}")
+                if follow:
+                    watching.follow(interval, _asking(labels_from_stdin, pids), judging.answering(answer))
+            except KeyboardInterrupt:
+                stopped = True  # the way to end a watch: what was seen is closed as it should be
             judging.finish()
             recorder(RunClosed(outcome="completed"))
         except BaseException as error:
@@ -294,34 +292,35 @@ def _close_as_failed(record: Callable[[Body], Recorded], error: BaseException) -
 
 @contextmanager
 def _stopping() -> Iterator[None]:
-    """Take a request to terminate as the end of the watch, like an interrupt."""
+    """Take a request to terminate, or a terminal that closes, as the end of the watch, like an interrupt."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    taken = {
+        number: signal.signal(number, interrupt)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN  # nohup asked for that
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, previous in taken.items():
+            signal.signal(number, previous)
 
 
-def _asking(from_stdin: bool) -> Callable[[float], str | None]:
-    """Waits for a label on standard input, or only waits."""
-    if not from_stdin:
-
-        def rest(seconds: float) -> str | None:
-            time.sleep(seconds)
-            return None
-
-        return rest
-
+def _asking(from_stdin: bool, pids: Sequence[int]) -> Callable[[float], str | None]:
+    """Waits for a label on standard input, or only waits; and no longer than until one of the processes ends."""
     waiting = bytearray()
+    awaited = {descriptor for pid in pids if (descriptor := _end_of(pid)) is not None}
 
     def ask(seconds: float) -> str | None:
         if b"\n" not in waiting:
-            ready, _, _ = select.select([0], [], [], seconds)
-            read = os.read(0, 65536) if ready else None
+            ready = set(select.select([*awaited, *([0] if from_stdin else [])], [], [], seconds)[0])
+            for descriptor in ready & awaited:  # it stays ready, and is no news any more
+                awaited.discard(descriptor)
+                os.close(descriptor)
+            read = os.read(0, 65536) if 0 in ready else None
             if read == b"":
                 return ""
             waiting.extend(read or b"")
@@ -332,6 +331,14 @@ def _asking(from_stdin: bool) -> Callable[[float], str | None]:
         return line.decode("utf-8", "replace").strip() or None
 
     return ask
+
+
+def _end_of(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; null where the kernel gives none (pidfd_open(2))."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
 
 
 def _answering(to_stdout: bool) -> Callable[[str], None]:

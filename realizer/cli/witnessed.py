@@ -1,4 +1,4 @@
-"""What a witness saw of each process, a line for each: device bytes, host bytes by class, checkpoint files, what is not known."""
+"""What a witness saw of each process, a line for each: host bytes by class, checkpoint files, devices; and what is not known."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from realizer.cli.rendering import cell, heading, in_bytes, joined, measured, table
+from realizer.cli.rendering import heading, in_bytes, inert, joined, measured, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,7 +26,7 @@ SHOWN = (
     ("open_descriptors", "open"),
 )
 """Facts of a process that have a column, and what it is called."""
-COUNTS = ("checkpoint_mappings", "open_descriptors")
+MOST_NAMED = 4
 
 
 def witnessed_parts(state: RunState) -> Iterator[RenderableType]:
@@ -36,27 +36,28 @@ def witnessed_parts(state: RunState) -> Iterator[RenderableType]:
         return
     sample = seen.body
     processes = by_process(sample)
-    names = [name if fact in COUNTS else in_bytes(name) for fact, name in SHOWN]
-    rows, unread = [], []
+    names = [name for _, name in SHOWN]
+    rows = []
     for pid, facts in processes.items():
-        unknown = [name for name, figure in facts.items() if not figure.known]
-        devices = ", ".join(f"{device} {measured(figure)}" for device, figure in on_devices(sample, pid).items())
-        figures = (measured(facts.get(fact)) for fact, _ in SHOWN)
-        unknowns = cell(len(unknown), "yellow" if unknown else "")
-        rows.append((str(pid), measured(facts.get("command")), devices or "none", *figures, unknowns))
-        if unknown:
-            unread.append(joined((f"not known of {pid}:", "yellow"), ", ".join(unknown), separator=" "))
-    yield from ("", heading("Processes"))
-    yield table(("pid", "command", "devices", *names, "unknown"), rows, right=(*names, "unknown"))
-    yield from unread
-    for reason in reasons(sample, processes):
-        yield joined(("not known:", "yellow"), reason, separator=" ")
+        figures = [_short(facts.get(fact)) for fact, _ in SHOWN]
+        devices = ", ".join(f"{device} {_short(figure)}" for device, figure in on_devices(sample, pid).items())
+        rows.append((str(pid), _short(facts.get("command")), *figures, *([devices or "none"] if sample.cuda else [])))
+    yield from ("", heading(in_bytes("Processes")))
+    columns = ("pid", "command", *names, *(["devices"] if sample.cuda else []))
+    yield table(columns, rows, right=names)
+    for what, reason in not_known(state, sample):
+        yield joined(("not known", "yellow"), what, separator=" ").append(f": {inert(reason)}")
     if sample.mapped_files:
         yield joined(("checkpoint files mapped:", "dim"), ", ".join(sample.mapped_files), separator=" ")
     if state.source_watch is not None:
         watch = state.source_watch.body
         told = f"by the processes {measured(watch.tree_accesses)}, by others {measured(watch.other_accesses)}"
         yield joined(("accesses to the checkpoint:", "dim"), told, separator=" ")
+
+
+def _short(figure: Measurement | None) -> str:
+    """The value; what is not known takes one column, and its reason stands below."""
+    return measured(figure) if figure is not None and figure.known else "?"
 
 
 def by_process(sample: MemorySampled) -> dict[int, dict[str, Measurement]]:
@@ -77,13 +78,38 @@ def on_devices(sample: MemorySampled, pid: int) -> dict[str, Measurement]:
     }
 
 
-def reasons(sample: MemorySampled, processes: dict[int, dict[str, Measurement]]) -> list[str]:
-    """Why something could not be read, each reason once."""
-    found = []
-    for facts in processes.values():
-        found += [f"{figure.method}: {figure.detail}" for figure in facts.values() if not figure.known]
-    whole = {name: figure for name, figure in sample.process.items() if not _OF_PROCESS.fullmatch(name)}
-    for name, figure in {**whole, **sample.cuda}.items():
-        if not figure.known:
-            found.append(f"{name}: {figure.detail}")
-    return list(dict.fromkeys(found))
+def not_known(state: RunState, sample: MemorySampled) -> list[tuple[str, str]]:
+    """(what of whom, why), each reason once however many processes share it."""
+    of_processes: dict[str, tuple[list[str], list[int]]] = {}
+    for pid, facts in by_process(sample).items():
+        for name, figure in facts.items():
+            if not figure.known:
+                reason = re.sub(rf"\b{pid}\b", "PID", _reason(figure))
+                names, pids = of_processes.setdefault(reason, ([], []))
+                names += [name] if name not in names else []
+                pids += [pid] if pid not in pids else []
+    found = [(f"of {_some(pids)}: {', '.join(names)}", why) for why, (names, pids) in of_processes.items()]
+    of_tree: dict[str, list[str]] = {}
+    for name, figure in {**sample.process, **sample.cuda}.items():
+        if not figure.known and not _OF_PROCESS.fullmatch(name):
+            of_tree.setdefault(_reason(figure), []).append(name)
+    if not sample.cuda:
+        devices = state.environment.body.facts.get("cuda") if state.environment is not None else None
+        if devices is not None and not devices.known:
+            of_tree.setdefault(_reason(devices), []).append("device memory")
+    if state.source_watch is not None:
+        watch = state.source_watch.body
+        for name, figure in (("accesses by the processes", watch.tree_accesses), ("by others", watch.other_accesses)):
+            if not figure.known:
+                of_tree.setdefault(_reason(figure), []).append(name)
+    return found + [(f"of the tree: {', '.join(names)}", why) for why, names in of_tree.items()]
+
+
+def _reason(figure: Measurement) -> str:
+    return figure.detail or figure.status
+
+
+def _some(pids: list[int]) -> str:
+    """So many of them as a line has room for."""
+    named = ", ".join(map(str, pids[:MOST_NAMED]))
+    return named if len(pids) <= MOST_NAMED else f"{named} and {len(pids) - MOST_NAMED} more"

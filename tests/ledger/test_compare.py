@@ -307,6 +307,22 @@ def test_how_often_other_processes_read_the_checkpoint_is_their_affair() -> None
     }
 
 
+def test_a_process_is_held_against_the_one_in_its_place_whatever_its_id() -> None:
+    def watched(first: int, second: int, shared: int) -> list[Body]:
+        figures = {
+            f"process/pid:{first}.rss_anon": size(512 * MIB),
+            f"process/pid:{second}.rss_anon": size(shared),
+            f"cuda/cuda:0.pid:{second}": size(512 * MIB),
+        }
+        return changed(clean_bodies(plan), MemorySampled, figures, label="closing")
+
+    plan = small_plan()
+    one = compared(watched(7, 12, 256 * MIB), plan)
+    assert compare(one, compared(watched(9, 70, 256 * MIB), plan, run_id=OTHER_RUN)).same
+    other = compare(one, compared(watched(9, 70, 512 * MIB), plan, run_id=OTHER_RUN))
+    assert paths(other) == {"memory.samples[closing].process[member:2.rss_anon]"}
+
+
 def closing_rss(rss: int, plan: Plan) -> ComparisonDocument:
     return against_clean(set_(MemorySampled, {"process/vm_rss": size(rss)}, label="closing"), plan)
 

@@ -369,11 +369,11 @@ def unmapped_memfd() -> dict[str, Any]:
 class FirstSegmentProc(ProcFS):
     """As after a start of the machine: maps shows the first System V segment with its id 0 in the inode's place."""
 
-    def maps(self, pid: int) -> list[Mapping]:
-        return [_first_segment(entry) for entry in super().maps(pid)]
+    def maps(self, pid: int, *, files: bool = False) -> list[Mapping]:
+        return [_first_segment(entry) for entry in super().maps(pid, files=files)]
 
-    def smaps(self, pid: int) -> Iterator[MappingUse]:
-        for use in super().smaps(pid):
+    def smaps(self, pid: int, *, files: bool = False) -> Iterator[MappingUse]:
+        for use in super().smaps(pid, files=files):
             yield replace(use, mapping=_first_segment(use.mapping))
 
 

@@ -472,11 +472,11 @@ def test_mappings_without_figures_are_unknown_when_they_are_needed(proc: ProcFS,
 class OverlayProc(ProcFS):
     """As on an overlay or a filesystem of subvolumes: maps shows files under another device than stat does."""
 
-    def maps(self, pid: int) -> list[Any]:
-        return [replace(entry, device=entry.device + 1000) for entry in super().maps(pid)]
+    def maps(self, pid: int, *, files: bool = False) -> list[Any]:
+        return [replace(entry, device=entry.device + 1000) for entry in super().maps(pid, files=files)]
 
-    def smaps(self, pid: int) -> Iterator[Any]:
-        for use in super().smaps(pid):
+    def smaps(self, pid: int, *, files: bool = False) -> Iterator[Any]:
+        for use in super().smaps(pid, files=files):
             yield replace(use, mapping=replace(use.mapping, device=use.mapping.device + 1000))
 
 
@@ -547,6 +547,35 @@ def test_an_ended_child_has_no_memory(proc: ProcFS) -> None:
     folder = proc.root / "999999"
     (folder / "stat").write_text((folder / "stat").read_text().replace(") S ", ") Z "))
     assert _unknown(_sample(proc).process) == {}
+
+
+@pytest.mark.parametrize(("flags", "leaving"), [("4", True), ("1", False)])
+def test_a_child_on_its_way_out_has_let_go_of_its_memory(proc: ProcFS, flags: str, leaving: bool) -> None:
+    text = (proc.root / str(os.getpid()) / "status").read_text()
+    _plant_child(proc, "\n".join(line for line in text.splitlines() if not line.startswith(("Vm", "Rss", "Huge"))))
+    (proc.root / "999999" / "stat").write_text(f"999999 (name) R {os.getpid()} 1 1 1 1 {flags} " + "1 " * 43)
+    unknown = _unknown(_sample(proc).process)
+    assert (unknown == {}) is leaving, unknown
+
+
+def test_shares_with_a_process_that_is_no_member_do_not_hide_what_one_holds(proc: ProcFS) -> None:
+    """As where a child was born after the members were listed: their proportional shares do not make up the whole."""
+    _plant_child(proc, (proc.root / str(os.getpid()) / "status").read_text())
+    for pid in (os.getpid(), 999999):
+        (proc.root / str(pid) / "smaps_rollup").write_text("Pss_Anon: 4 kB\nPss_Shmem: 4 kB\n")
+    tree = process_tree.figures(proc, os.getpid())
+    assert len(tree.pids) == 2
+    distinct = process_tree.distinct_pages(proc, tree, process_tree.OutsideShare())
+    rows = [process_tree.status_of(proc, os.getpid())[name].value for name in process_tree.SHARED]
+    assert [figure.value for figure in distinct] == [max(8192, int(row or 0)) for row in rows]
+
+
+def test_the_mappings_of_files_are_those_with_a_path(proc: ProcFS) -> None:
+    every = list(proc.smaps(os.getpid()))
+    named = [use for use in every if use.mapping.path.startswith("/")]
+    assert 0 < len(named) < len(every)
+    assert list(proc.smaps(os.getpid(), files=True)) == named
+    assert proc.maps(os.getpid(), files=True) == [use.mapping for use in named]
 
 
 def test_an_unlinked_file_of_a_child_whose_blocks_cannot_be_read_is_unknown(proc: ProcFS) -> None:

@@ -332,7 +332,19 @@ def test_a_file_that_is_missing_leaves_the_watch_unarmed(tmp_path: Path) -> None
     summary = watch.summary()
     assert summary.armed.value == 0
     assert "missing.safetensors" in str(summary.armed.detail)
+    for figure in (summary.tree_accesses, summary.other_accesses, summary.overflowed):
+        assert figure.value is None, "what nobody could see is not 0"
+        assert "missing.safetensors" in str(figure.detail)
+    assert "inotify" not in summary.means
     watch.close()
+
+
+def test_no_access_seen_by_a_queue_that_lost_some_is_unknown(watch: CheckpointWatch) -> None:
+    watch.mark()
+    watch._inotify.overflowed = True
+    summary = watch.summary()
+    assert (summary.overflowed.value, summary.tree_accesses.value) == (1, None)
+    assert "lost" in str(summary.tree_accesses.detail)
 
 
 def test_no_inotify_left_is_said_and_the_other_means_go_on(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,8 +361,11 @@ def test_no_inotify_left_is_said_and_the_other_means_go_on(file: Path, monkeypat
     watch.mark()
     file.read_bytes()
     assert seen(watch) == [("open", "tree", 1)]
-    assert watch.summary().armed.value == 0
-    assert "inotify" in str(watch.summary().armed.detail)
+    summary = watch.summary()
+    assert summary.armed.value == 0
+    assert "inotify" in str(summary.armed.detail)
+    assert (summary.tree_accesses.value, summary.other_accesses.value) == (1, None)
+    assert "at least" in str(summary.tree_accesses.detail)
     watch.close()
 
 

@@ -138,6 +138,9 @@ def test_the_weights_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(NotFound, match="no file with weights"):
         checkpoint_files(tmp_path / "empty")
+    (tmp_path / "c.safetensors").symlink_to("blobs/gone")
+    with pytest.raises(NotFound, match=r"c\.safetensors .* leads to a file that is not there"):
+        checkpoint_files(tmp_path)
 
 
 def test_llama_cpp_with_and_without_mapping_is_told_apart(tmp_path: Path) -> None:
@@ -242,6 +245,22 @@ def test_a_process_that_is_not_there() -> None:
     gone.wait()
     with pytest.raises(NotFound, match=f"no process {gone.pid}"):
         Witness([gone.pid])
+
+
+def test_a_thread_is_no_process(tmp_path: Path) -> None:
+    program = (
+        engines.SAY + "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\nsay()\n"
+    )
+    with running(program) as engine:
+        (thread,) = {int(path.name) for path in Path(f"/proc/{engine.pid}/task").iterdir()} - {engine.pid}
+        with pytest.raises(NotFound, match=f"{thread} is a thread of process {engine.pid}"):
+            Witness([thread])
+    kernels = tmp_path / "2"
+    kernels.mkdir()
+    (kernels / "stat").write_text("2 (kthreadd) S 0 0 0 0 -1 2129984 " + "0 " * 12 + "7 " + "0 " * 30)
+    (kernels / "status").write_text("Name:\tkthreadd\nTgid:\t2\n")
+    with pytest.raises(NotFound, match="2 is a thread of the kernel"):
+        Witness([2], proc=ProcFS(tmp_path))
 
 
 def test_who_is_left_out_is_no_member_but_of_its_own_tree() -> None:
