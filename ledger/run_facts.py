@@ -86,13 +86,17 @@ def _figures(
     """Figures by key; counters and words of the machine are incidental. Of `members` by process id the place is told."""
     for key, measurement in figures.items():
         bytes_ = measurement.unit in ("bytes", None) and key not in COUNTERS
-        named = _PID.sub(lambda found: (members or {}).get(found[1], found[0]), key)
-        yield f"{prefix}[{named}]", Fact(_value(measurement), rule if bytes_ else "incidental")
+        yield f"{prefix}[{_by_place(key, members or {})}]", Fact(_value(measurement), rule if bytes_ else "incidental")
 
 
-def _members(figures: Measurements) -> dict[str, str]:
-    """Process id -> its place among those of a sample, by their ids, which are other ones in every run."""
-    pids = sorted({pid for key in figures for pid in _PID.findall(key)}, key=lambda pid: (len(pid), pid))
+def _by_place(key: str, members: Mapping[str, str]) -> str:
+    """The key, its process told by the place."""
+    return _PID.sub(lambda found: members.get(found[1], found[0]), key)
+
+
+def _members(keys: Iterable[str]) -> dict[str, str]:
+    """Process id -> its place among those that the keys name, by their ids, which are other ones in every run."""
+    pids = sorted({pid for key in keys for pid in _PID.findall(key)}, key=lambda pid: (len(pid), pid))
     return {pid: f"member:{place}" for place, pid in enumerate(pids, start=1)}
 
 
@@ -332,9 +336,10 @@ def _source(state: RunState) -> Iterator[tuple[str, Fact]]:
 
 
 def _memory(state: RunState) -> Iterator[tuple[str, Fact]]:
+    members = _members(state.peaks)
     for key, figure in state.peaks.items():
         counter = key.rpartition("/")[2] in COUNTERS
-        yield f"memory.peaks[{key}]", Fact(figure.value, "incidental" if counter else "memory")
+        yield f"memory.peaks[{_by_place(key, members)}]", Fact(figure.value, "incidental" if counter else "memory")
     for label, kept in state.samples.items():
         body = kept[-1].body
         path = f"memory.samples[{label}]"
