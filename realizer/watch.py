@@ -20,6 +20,7 @@ import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -140,8 +141,9 @@ class CheckpointWatch:
             self._inotify.drain()
             self._openers.drain()
             self._forget()
-            try:
+            with suppress(Unreadable):  # `summary` says what cannot be read of mappings and descriptors
                 self._held = self.holders(self._tree())
+            try:
                 self._counters = process_tree.read_counter(self.proc, self._tree())
                 self._counter_problem = None
             except Unreadable as error:
@@ -250,19 +252,23 @@ class CheckpointWatch:
         """Which of these processes map, or hold open, which checkpoint files, and how many times."""
         found: Counter[Holder] = Counter()
         for pid in pids:
-            try:
-                for entry in self.proc.maps(pid, files=True):
-                    file = self._in_maps.get((entry.device, entry.inode))
-                    if file is not None:
-                        found[(pid, "mapping", file)] += 1
-            except ProcessGone:
-                continue
-            for opened in self._open_files(pid):
+            for mapped in self.mapped_by(pid):
+                found[(pid, "mapping", mapped)] += 1
+            for opened in self.opened_by(pid):
                 found[(pid, "descriptor", opened)] += 1
         return found
 
-    def _open_files(self, pid: int) -> list[FileId]:
-        """The checkpoint file of every descriptor that the process holds on one."""
+    def mapped_by(self, pid: int) -> list[FileId]:
+        """The checkpoint file of every mapping that the process has of one. Raises Unreadable."""
+        try:
+            entries = self.proc.maps(pid, files=True)
+        except ProcessGone:
+            return []
+        places = ((entry.device, entry.inode) for entry in entries)
+        return [self._in_maps[place] for place in places if place in self._in_maps]
+
+    def opened_by(self, pid: int) -> list[FileId]:
+        """The checkpoint file of every descriptor that the process holds on one. Raises Unreadable."""
         folder = self.proc.root / str(pid) / "fd"
         try:
             names = os.listdir(folder)  # noqa: PTH208 - names are enough
@@ -286,7 +292,7 @@ class CheckpointWatch:
             if pid in tree:
                 continue
             try:
-                if file in self._open_files(pid):
+                if file in self.opened_by(pid):
                     others.append(pid)
             except Unreadable:
                 continue  # another user's process; who opened the file stays unknown then
@@ -370,15 +376,19 @@ class CheckpointWatch:
         by_maps = "checkpoint files in /proc/PID/maps of the tree"
         by_descriptors = "descriptors on checkpoint files in /proc/PID/fd of the tree"
         try:
-            held = self.holders(self._tree())
+            pids = self._tree()
         except Unreadable as error:
-            return (
-                unavailable("files", by_maps, error.message),
-                unavailable("descriptors", by_descriptors, error.message),
-            )
-        mapped = {file for _, how, file in held if how == "mapping"}
-        opened = sum(count for (_, how, _), count in held.items() if how == "descriptor")
-        return measured(len(mapped), "files", by_maps), measured(opened, "descriptors", by_descriptors)
+            why = error.message
+            return unavailable("files", by_maps, why), unavailable("descriptors", by_descriptors, why)
+        try:
+            mapped = measured(len({file for pid in pids for file in self.mapped_by(pid)}), "files", by_maps)
+        except Unreadable as error:
+            mapped = unavailable("files", by_maps, error.message)
+        try:
+            opened = measured(sum(len(self.opened_by(pid)) for pid in pids), "descriptors", by_descriptors)
+        except Unreadable as error:
+            opened = unavailable("descriptors", by_descriptors, error.message)
+        return mapped, opened
 
     def _read_bytes(self) -> Measurement:
         """What the tree read since the mark, whatever it read, without these probes' own looks at /proc."""

@@ -223,13 +223,13 @@ class Witness:
         return measured(total, "bytes", method, detail=anonymous.detail)
 
     def _process(self, pid: int) -> Measurements:
-        """One process: its name, host bytes by class, its share of them, checkpoint files mapped and open."""
-        found: Measurements = {"command": self._command(pid)}
+        """One process: its name, host bytes by class, its share of them, checkpoint files mapped and open; of one that has
+        ended meanwhile nothing."""
         try:
             own = process_tree.status_of(self.proc, pid)
-        except ProcessGone as error:
-            return found | {name: unavailable("bytes", "/proc/PID/status", error.message) for name in CLASSES}
-        found |= {name: own[name] for name in CLASSES}
+        except ProcessGone:
+            return {}
+        found: Measurements = {"command": self._command(pid)} | {name: own[name] for name in CLASSES}
         found["pss"] = self._pss(pid)
         return found | self._files_of(pid)
 
@@ -260,18 +260,16 @@ class Witness:
                 "checkpoint_mappings": unavailable("mappings", mapped, why),
                 "open_descriptors": unavailable("descriptors", opened, why),
             }
-        try:
-            held = self._watch.holders([pid])
-        except Unreadable as error:
-            return {
-                "checkpoint_mappings": unavailable("mappings", mapped, error.message),
-                "open_descriptors": unavailable("descriptors", opened, error.message),
-            }
-        counts = {how: sum(count for (_, kind, _), count in held.items() if kind == how) for how in HOW}
-        return {
-            "checkpoint_mappings": measured(counts["mapping"], "mappings", mapped),
-            "open_descriptors": measured(counts["descriptor"], "descriptors", opened),
-        }
+        found = {}
+        for name, unit, method, held in (
+            ("checkpoint_mappings", "mappings", mapped, self._watch.mapped_by),
+            ("open_descriptors", "descriptors", opened, self._watch.opened_by),
+        ):
+            try:
+                found[name] = measured(len(held(pid)), unit, method)
+            except Unreadable as error:
+                found[name] = unavailable(unit, method, error.message)
+        return found
 
     # --- accesses -------------------------------------------------------------------------------------------------
 
@@ -301,7 +299,6 @@ class Witness:
         self.devices.close()
 
 
-HOW = ("mapping", "descriptor")
 FINAL_LABELS = ("after-decode", "closing")
 """Labels at which accesses are not counted anew: the stretch in which none is expected ends there."""
 

@@ -117,6 +117,7 @@ def test_of_processes_that_have_ended_nothing_is_held_at_zero(weights: Path) -> 
         engine.process.kill()
         engine.process.wait()
         summary = witness.summary()
+        assert witness._process(engine.pid) == {}, "of one that has gone there are no figures"
     assert summary is not None
     for figure in (summary.mapped_files, summary.open_descriptors, summary.read_bytes):
         assert (figure.value, figure.detail) == (None, "the processes have ended")
@@ -293,10 +294,10 @@ def test_what_may_not_be_read_is_unknown_with_its_reason(weights: Path, tmp_path
         with watched(engine, weights, proc=ProcFS(proc)) as witness:
             sample = taken(witness)
     assert value(sample, f"pid:{engine.pid}.rss_file") >= SIZE
-    for name in ("pss", "checkpoint_mappings", "open_descriptors"):
+    for name, file in (("pss", "smaps_rollup"), ("checkpoint_mappings", "maps"), ("open_descriptors", "fd")):
         figure = sample.process[f"pid:{engine.pid}.{name}"]
         assert figure.value is None
-        assert str(engine.pid) in str(figure.detail)
+        assert f"{engine.pid}/{file}: " in str(figure.detail), "the reason is its own"
     assert sample.process["tree_sum"].value is None
 
 
