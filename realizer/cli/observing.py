@@ -128,11 +128,12 @@ def observe(
             witness.begin()
             watching = Watching(witness, recorder)
             judging = _Judging(found, environment, watching, recorder, sample_label)
+            ask = _asking(labels_from_stdin, pids)  # before the first sample: from then on no end is missed
             try:
                 judging.take(_first_label(follow, labels_from_stdin, sample_label))
                 answer(f"{READY} {run_id}")
                 if follow:
-                    watching.follow(interval, _asking(labels_from_stdin, pids), judging.answering(answer))
+                    watching.follow(interval, ask, judging.answering(answer))
             except KeyboardInterrupt:
                 stopped = True  # the way to end a watch: what was seen is closed as it should be
             judging.finish()
