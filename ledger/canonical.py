@@ -21,6 +21,7 @@ MAX_DEPTH = 64
 
 LEAF_PREFIX = b"\x00"
 """RFC 9162 section 2.1.1: a leaf hash is SHA-256(0x00 || entry). An event's hash is that leaf hash."""
+_LEAF_BEGINNING = LEAF_PREFIX.decode("ascii")
 
 
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
@@ -159,8 +160,8 @@ def _refuse_text(value: Any, what: str) -> None:
 
 def event_hash(envelope: str | bytes) -> str:
     """Hex SHA-256(0x00 || envelope bytes): the event's hash and its RFC 9162 leaf hash."""
-    data = envelope.encode("utf-8") if isinstance(envelope, str) else envelope
-    return hashlib.sha256(LEAF_PREFIX + data).hexdigest()
+    data = (_LEAF_BEGINNING + envelope).encode("utf-8") if isinstance(envelope, str) else LEAF_PREFIX + envelope
+    return hashlib.sha256(data).hexdigest()
 
 
 def sha256_digest(data: bytes) -> str:

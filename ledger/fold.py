@@ -70,15 +70,19 @@ def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
             last = result.last_elapsed
             if last is not None and elapsed < last:
                 keep(result.time_regressions, (sequence, last, elapsed))
-            else:
-                result.time_passed = result.time_passed or (last is not None and elapsed > last)
+            elif not result.time_passed:
+                result.time_passed = last is not None and elapsed > last
             result.last_elapsed = elapsed
         if result.closed is not None and event.type not in AFTER_CLOSE:
             keep(result.after_close, (sequence, event.type))
             continue
         if event.node_id != result.node_id and event.type not in AFTER_CLOSE:
             keep(result.other_nodes, (sequence, event.node_id))
-        if result.imported or (type(body) is RunOpened and body.purpose == "import") or _is_told(event, result):
+        if (
+            result.imported
+            or (event.actor.kind != "realizer" and _is_told(event, result))
+            or (type(body) is RunOpened and body.purpose == "import")
+        ):
             result.imported = True
             body = _told(body)
         apply[type(body)](result, sequence, body)
@@ -86,11 +90,8 @@ def fold(events: Iterable[Event], state: RunState | None = None) -> RunState:
 
 
 def _is_told(event: Event, state: RunState) -> bool:
-    """Its author cannot have looked: an importer, or in a realization anybody but the engine's own process."""
-    kind = event.actor.kind
-    if kind == "realizer":
-        return False
-    if kind == "importer":
+    """Its author, not the realizer, cannot have looked: an importer, or in a realization anybody."""
+    if event.actor.kind == "importer":
         return True
     opened = state.openings[0].body if state.openings else event.body
     return event.type not in AFTER_CLOSE and isinstance(opened, RunOpened) and opened.purpose == "realization"

@@ -140,9 +140,15 @@ class Extremes:
     """The first event whose value is somebody's word."""
     unit: str | None = None
     flag: bool = False
+    last: dict[str, Any] | None = field(default=None, compare=False, repr=False)
+    """The newest measurement's fields: the same once more changes nothing."""
 
     def add(self, sequence: int, measurement: Measurement | None) -> None:
         if measurement is not None:
+            said = measurement.__dict__
+            if said == self.last:
+                return
+            self.last = said
             value = measurement.value
             if (
                 isinstance(value, NUMBER)
@@ -259,6 +265,8 @@ class DeviationState:
     """First event whose largest deviation was not a finite number."""
     why: str | None = None
     """What the first one that is not equal says of it: the shapes, where those differ."""
+    last: list[dict[str, Any] | None] | None = field(default=None, compare=False, repr=False)
+    """The newest one's figures: the same once more change nothing."""
 
 
 @dataclass

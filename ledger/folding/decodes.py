@@ -103,6 +103,10 @@ def _add_digest(found: DecodeState, kept: dict[str, int], sequence: int, digest:
 
 
 def _add_deviation(found: DeviationState, sequence: int, deviation: Deviation) -> None:
+    said = [figure if figure is None else figure.__dict__ for figure in deviation.__dict__.values()]
+    if said == found.last:
+        return
+    found.last = said
     found.exact.add(sequence, deviation.exact)
     found.within_tolerance.add(sequence, deviation.within_tolerance)
     found.max_absolute.add(sequence, deviation.max_absolute)

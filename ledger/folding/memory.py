@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ledger.bodies import MemorySampled
 from ledger.folding.keeping import keep_each, overflow
 from ledger.folding.stretches import stretch
@@ -22,7 +24,6 @@ from ledger.run_state import (
     Figure,
     RunState,
     Seen,
-    trust,
 )
 
 
@@ -46,9 +47,14 @@ def sampled(state: RunState, sequence: int, body: MemorySampled) -> None:
             stretch(state, sequence, body)
         if len(state.labels) < MOST_IDS:
             state.labels.setdefault(label, sequence)
-    _read(state, sequence, "process/", body.process, READ_AT_EACH_SAMPLE, raises=not first_baseline)
-    if body.cuda:
-        _read(state, sequence, "cuda/", body.cuda, None, raises=not first_baseline)
+    process, cuda = body.process, body.cuda
+    for key, name in _PROCESS:
+        if key in process:
+            _read(state, sequence, name, process[key], raises=not first_baseline)
+        else:
+            state.sample_gaps.setdefault(name, sequence)
+    for key in cuda:
+        _read(state, sequence, "cuda/" + key, cuda[key], raises=not first_baseline)
     # A witness sees no release; the label says that the sample was taken after one.
     if (
         state.first_release is not None
@@ -59,16 +65,25 @@ def sampled(state: RunState, sequence: int, body: MemorySampled) -> None:
         _at_rest(state, sequence, body)
     if census is not None:
         figures = (census.unowned_host_bytes, *census.by_owner.values(), *census.evidence_host_by_role.values())
-        if any(
-            figure.value is None or trust(figure, BYTES) not in ("observed", "declared") for figure in figures
-        ) or not _is_number(census.unowned_host_storages):
-            state.sample_gaps.setdefault("census/owners", sequence)
-        if trust(census.unowned_device_bytes, BYTES) not in ("observed", "declared"):
+        if "census/owners" not in state.sample_gaps and not (
+            all(map(_is_size, figures)) and _is_number(census.unowned_host_storages)
+        ):
+            state.sample_gaps["census/owners"] = sequence
+        if not _is_size(census.unowned_device_bytes):
             state.sample_gaps.setdefault("census/unowned_device_bytes", sequence)
 
 
+_PROCESS = tuple((key, f"process/{key}") for key in sorted(READ_AT_EACH_SAMPLE))
+
+
 def _is_number(measurement: Measurement) -> bool:
-    return trust(measurement) in ("observed", "declared") and isinstance(measurement.value, NUMBER)
+    """It can be believed, and is no negative number (`trust` says so of many more kinds of values)."""
+    value = measurement.value
+    return isinstance(value, NUMBER) and value >= 0 and measurement.status in VALUED and measurement.source in BELIEVED
+
+
+def _is_size(measurement: Measurement) -> bool:
+    return measurement.unit == BYTES and _is_number(measurement)
 
 
 def _at_rest(state: RunState, sequence: int, body: MemorySampled) -> None:
@@ -83,44 +98,20 @@ def _at_rest(state: RunState, sequence: int, body: MemorySampled) -> None:
         device.add(sequence, census.unowned_device_bytes)
 
 
-def _read(
-    state: RunState,
-    sequence: int,
-    prefix: str,
-    figures: dict[str, Measurement],
-    judged: frozenset[str] | None,
-    *,
-    raises: bool,
-) -> None:
-    """Raise the running peaks by a sample's figures, and note which judged ones it could not read.
+def _read(state: RunState, sequence: int, name: str, measurement: Measurement, *, raises: bool) -> None:
+    """Raise a running peak by a sample's figure, or note that it could not be read.
 
     The baseline raises none: its peaks are of what came before the run (`raises`).
     """
-    peaks = state.peaks
-    if judged is not None and not judged <= figures.keys():
-        for key in judged - figures.keys():
-            state.sample_gaps.setdefault(prefix + key, sequence)
-    for key, measurement in figures.items():
-        if judged is not None and key not in judged:
-            continue
-        value = measurement.value
-        if (
-            isinstance(value, NUMBER)
-            and value >= 0
-            and measurement.unit == BYTES
-            and measurement.status in VALUED
-            and measurement.source in BELIEVED
-        ):
-            if not raises:
-                continue
-            name = prefix + key
+    if _is_size(measurement):
+        if raises:
+            value: Any = measurement.value
+            peaks = state.peaks
             highest = peaks.get(name)
             if highest is None:
                 if len(peaks) < MOST_IDS:
                     peaks[name] = Figure(sequence, value)
             elif value > highest.value:
                 peaks[name] = Figure(sequence, value)
-        else:
-            name = prefix + key
-            if name not in state.sample_gaps and len(state.sample_gaps) < MOST_IDS:
-                state.sample_gaps[name] = sequence
+    elif name not in state.sample_gaps and len(state.sample_gaps) < MOST_IDS:
+        state.sample_gaps[name] = sequence

@@ -7,7 +7,9 @@ each keeps one that breaks the rule, if any does.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from operator import gt, lt
+from typing import Any, NamedTuple
 
 from ledger.bodies import MemorySampled
 from ledger.folding.keeping import overflow
@@ -28,9 +30,8 @@ NUMBERS = frozenset({int, float})
 
 def stretch(state: RunState, sequence: int, body: MemorySampled) -> None:
     """Keep the sample whole where it shows more, or less, of something than every other of its stretch."""
-    found, not_known = _figures(body)
-    key = (state.changes, (*found, *not_known))
-    values = [*found.values()]
+    names, values = _figures(body)
+    key = (state.changes, names)
     ends = state.stretches.get(key)
     if ends is None:
         if len(state.stretches) >= MOST_LABELS:
@@ -50,38 +51,73 @@ def stretch(state: RunState, sequence: int, body: MemorySampled) -> None:
                 ends.high[at], ends.highest[at] = value, seen
 
 
-def _figures(body: MemorySampled) -> tuple[dict[str, int | float], list[str]]:
-    """Everything about a sample that rules compare, and how many of its figures no probe gave; beside it the names of
-    those that are not known: that they are not is noted of every sample."""
-    process, census = body.process, body.census
-    shown = {name: process[name] for name in JUDGED if name in process}
-    for key, figure in sorted(body.cuda.items()):
-        shown[f"cuda {key}"] = figure
+def _figures(body: MemorySampled) -> tuple[tuple[str, ...], list[int | float]]:
+    """Everything about a sample that rules compare, and how many of its figures no probe gave, by name; after those names
+    come the names of what is not known: that it is not is noted of every sample."""
+    process, cuda, census = body.process, body.cuda, body.census
+    owners, roles = (census.by_owner, census.evidence_host_by_role) if census is not None else ({}, {})
+    layout = _layout(tuple(process), tuple(cuda), census is not None, tuple(owners), tuple(roles))
+    shown = [process[name] for name in layout.process]
+    shown += [cuda[key] for key in layout.cuda]
     if census is not None:
-        for owner, figure in sorted(census.by_owner.items()):
-            shown[f"owner {owner}"] = figure
-        for role, figure in sorted(census.evidence_host_by_role.items()):
-            shown[f"evidence {role}"] = figure
-        shown["unowned host"] = census.unowned_host_bytes
-        shown["unowned device"] = census.unowned_device_bytes
-        shown["unowned storages"] = census.unowned_host_storages
-    values = {name: figure.value for name, figure in shown.items()}
-    found: dict[str, int | float] = {name: value for name, value in values.items() if type(value) in NUMBERS}  # type: ignore[misc]
-    not_known = [f"{name}, not known" for name in shown if name not in found] if len(found) < len(shown) else []
-    told = 0
-    for figure in shown.values():
-        told += figure.source not in OBSERVERS
+        shown += [owners[owner] for owner in layout.owners]
+        shown += [roles[role] for role in layout.roles]
+        shown += [census.unowned_host_bytes, census.unowned_device_bytes, census.unowned_host_storages]
+    values: list[Any] = [figure.value for figure in shown]
+    sources: list[str] = [figure.source for figure in shown]
+    told = len(sources) - sum(map(sources.count, OBSERVERS))
+    if NUMBERS.issuperset(map(type, values)):
+        found: dict[str, int | float] = dict(zip(layout.names, values, strict=True))
+        _derive(found, layout, told)
+        return layout.all_known, [*found.values()]
+    found = {name: value for name, value in zip(layout.names, values, strict=True) if type(value) in NUMBERS}
+    not_known = [f"{name}, not known" for name in layout.names if name not in found]
+    _derive(found, layout, told)
+    return (*found, *not_known), [*found.values()]
+
+
+class _Layout(NamedTuple):
+    """How the figures of samples that name the same ones follow each other."""
+
+    process: tuple[str, ...]
+    cuda: tuple[str, ...]
+    owners: tuple[str, ...]
+    roles: tuple[str, ...]
+    names: tuple[str, ...]
+    """Of all that are shown."""
+    owned: tuple[str, ...] | None
+    """Those of them that an owner explains; null without a census."""
+    all_known: tuple[str, ...]
+    """What is found where every one of them is known, in order."""
+
+
+@lru_cache(maxsize=64)
+def _layout(
+    process: tuple[str, ...], cuda: tuple[str, ...], census: bool, owners: tuple[str, ...], roles: tuple[str, ...]
+) -> _Layout:
+    judged = tuple(name for name in JUDGED if name in process)
+    cuda, owners, roles = tuple(sorted(cuda)), tuple(sorted(owners)), tuple(sorted(roles))
+    owned = (*(f"owner {owner}" for owner in owners), *(f"evidence {role}" for role in roles))
+    unowned = ("unowned host", "unowned device", "unowned storages") if census else ()
+    names = (*judged, *(f"cuda {key}" for key in cuda), *owned, *unowned)
+    layout = _Layout(judged, cuda, owners, roles, names, owned if census else None, ())
+    found: dict[str, int | float] = dict.fromkeys(names, 0)
+    _derive(found, layout, 0)
+    return layout._replace(all_known=tuple(found))
+
+
+def _derive(found: dict[str, int | float], layout: _Layout, told: int) -> None:
+    """Add the sums and differences that rules compare."""
     _sums(found)
-    for key in body.cuda:
+    for key in layout.cuda:
         if key.endswith(".reserved"):
             _device(found, key.removesuffix(".reserved"))
-    if census is not None:
-        owned = sum([number for name, number in found.items() if name.startswith(("owner ", "evidence "))])
+    if layout.owned is not None:
+        owned = sum([found[name] for name in layout.owned if name in found])
         found["owned"] = owned
         if "tree_sum" in found:
             found["tree_sum beyond owners"] = found["tree_sum"] - owned
     found["told"] = told
-    return found, not_known
 
 
 CLASSES = TREE_CLASSES[:-1]

@@ -25,7 +25,7 @@ from ledger.bodies import (
 )
 from ledger.events import Event
 from ledger.fold import fold
-from ledger.measurement import measured, stated, unavailable
+from ledger.measurement import Measurement, measured, stated, unavailable
 from ledger.reconcile.reading import every_sample
 from ledger.run_state import KEPT_ACCESSES, MOST_IDS, MOST_LABELS, Extremes, RunState, trust
 from tests.builders.runs import (
@@ -287,6 +287,64 @@ def test_extremes_keep_lowest_highest_and_the_first_unknown() -> None:
     assert (figures.low, figures.high, figures.unknown) == ((1, 3), (2, 9), 4)
 
 
+@settings(max_examples=150, deadline=None)
+@given(
+    said=st.lists(
+        st.builds(
+            Measurement,
+            value=st.sampled_from([0, 1, 2, 1.5, -1, None, "text"]),
+            unit=st.sampled_from(["bytes", None]),
+            source=st.sampled_from(["probe", "declared", "adapter", "default"]),
+            method=st.just("looked"),
+            status=st.sampled_from(["measured", "stated", "failed"]),
+        ),
+        max_size=12,
+    ),
+    signed=st.booleans(),
+    unit=st.sampled_from(["bytes", None]),
+    flag=st.booleans(),
+)
+def test_extremes_are_those_of_all_that_is_believed(
+    said: list[Measurement], signed: bool, unit: str | None, flag: bool
+) -> None:
+    """Also where the same is said many times over, which is not looked at twice."""
+
+    def holds(figure: Measurement) -> bool:
+        value = figure.value
+        if not isinstance(value, int | float) or figure.source not in ("probe", "declared"):
+            return False
+        return (
+            figure.status != "failed"
+            and (signed or value >= 0)
+            and (unit is None or figure.unit == unit)
+            and (not flag or value in (0, 1))
+        )
+
+    figures = Extremes(signed=signed, unit=unit, flag=flag)
+    for sequence, figure in enumerate(said):
+        figures.add(sequence, figure)
+    good = [(sequence, figure) for sequence, figure in enumerate(said) if holds(figure)]
+    values: list[Any] = [figure.value for _, figure in good]
+    ends = (
+        [(next(s for s, figure in good if figure.value == end), end) for end in (min(values), max(values))]
+        if good
+        else []
+    )
+    assert [figures.low, figures.high] == (ends or [None, None])
+    assert figures.unknown == next((sequence for sequence, figure in enumerate(said) if not holds(figure)), None)
+    told = [s for s, figure in good if (figure.source, figure.status) != ("probe", "measured")]
+    assert figures.declared == next(iter(told), None)
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_the_same_deviation_again_changes_nothing_and_another_does(side: str) -> None:
+    like = decoded("exec.decode", "repetition", 0)
+    off = like.model_copy(update={side: like.output.model_copy(update={"nan_count": measured(3, "count", "counted")})})
+    state = fold(run_events([clean_bodies(PLAN)[0], like, like, off, off, like], PLAN))
+    found = getattr(state.decodes["exec.decode"], side)
+    assert (found.nan_count.low, found.nan_count.high, found.exact.high) == ((1, 0), (3, 3), (1, 1))
+
+
 def test_a_deviation_hidden_among_many_repetitions_is_kept() -> None:
     bodies = clean_bodies(PLAN)
     many = [decoded("exec.decode", "repetition", number) for number in range(500)]
@@ -318,6 +376,21 @@ def test_looks_that_all_differ_are_kept_by_what_they_show_and_not_by_their_numbe
         return len({seen.sequence for seen in every_sample(state)})
 
     assert kept(400) == kept(40) < 10
+
+
+def test_an_owner_that_is_not_known_makes_other_sums_than_one_that_is() -> None:
+    like = sample(PLAN, "following", [])
+    assert like.census is not None
+    owners = {"a": measured(5, "bytes", "looked"), "b": measured(7, "bytes", "looked")}
+    looks: list[Body] = [
+        like.model_copy(update={"census": like.census.model_copy(update={"by_owner": by_owner})})
+        for by_owner in (owners, owners, {**owners, "b": unavailable("bytes", "looked", "no")}, {"a": owners["a"]})
+    ]
+    state = fold(run_events([clean_bodies(PLAN)[0], *looks], PLAN))
+    held = {names: dict(zip(names, ends.low, strict=False)) for (_, names), ends in state.stretches.items()}
+    evidence = sum(figure.value for figure in like.census.evidence_host_by_role.values())  # type: ignore[misc]
+    assert [figures["owned"] - evidence for figures in held.values()] == [12, 5, 5]
+    assert ["owner b, not known" in names for names in held] == [False, True, False]
 
 
 def test_stretches_without_room_are_said_to_be_left_out() -> None:

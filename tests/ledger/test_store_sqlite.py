@@ -468,6 +468,38 @@ def test_an_event_that_an_index_gives_to_another_run_is_refused(tmp_path: Path) 
             store.append(run_id(2), end, [draft(RunSuperseded(reason="x", by=first), run_id(2), end)])
 
 
+@pytest.mark.parametrize(
+    ("end", "stands"),
+    [
+        (',"run_id":"R","sequence":7,"type":"run.closed","type_version":1,"v":1}', True),
+        (',"run_id":"R","sequence":7,"type":"of.tomorrow","type_version":12,"v":3}', True),
+        (',"run_id":"R","sequence":8,"type":"run.closed","type_version":1,"v":1}', False),
+        (',"run_id":"S","sequence":7,"type":"run.closed","type_version":1,"v":1}', False),
+        (',"run_id":"R","sequence":7.0,"type":"run.closed","type_version":1,"v":1}', False),
+        (',"run_id":"R","sequence":7,"type":"run.closed","type_version":1,"v":1} ', False),
+        (',"run_id":"R","sequence":7,"type":"run.closed","type_version":1,"v":1},"run_id":"S"}', False),
+        (
+            ',"run_id":"R","sequence":7,"type":"x","run_id":"S","sequence":7,"type":"run.closed","type_version":1,"v":1}',
+            False,
+        ),
+        (',"run_id":"R","sequence":7,"type":"' + "x" * 400 + '","type_version":1,"v":1}', False),
+        ("", False),
+    ],
+)
+def test_an_events_place_is_read_off_its_end(tmp_path: Path, end: str, stands: bool) -> None:
+    with Store.open(ledgers.good(tmp_path / "t.db")) as store:
+        for envelope in ('{"actor":{}' + end, '{"body":"' + "x" * 900 + '"' + end):
+            if stands:
+                store._refuse_misplaced(3, envelope, "R", 7)
+            else:
+                with pytest.raises(LedgerBroken, match=r"position 3: asked for sequence 7 of run R"):
+                    store._refuse_misplaced(3, envelope, "R", 7)
+        for run, sequence in (('R","sequence":7,"type":"run.closed', 7), ("R", 7.0), ("R", None), ("R", -7)):
+            odd = f'{{"a":1,"run_id":"{run}","sequence":{sequence},"type":"run.closed","type_version":1,"v":1}}'
+            with pytest.raises(LedgerBroken, match="position 3: asked for"):
+                store._refuse_misplaced(3, odd, run, sequence)
+
+
 def test_an_event_that_an_index_gives_another_type_is_no_freezing(tmp_path: Path) -> None:
     path = ledgers.good(tmp_path / "t.db")
     ledgers._lie(path, "type", "'plan.frozen'", "events_by_type")
