@@ -305,9 +305,7 @@ class _Audit:
     def _exactly(self, position: int, envelope: str) -> Any:
         """The envelope as JSON when it is in RFC 8785 form; None, with the problem noted, when not."""
         try:
-            event = canonical.decode(envelope, what="the envelope")
-            if canonical.encode(event) != envelope:
-                raise EventError("the envelope is not in canonical form (RFC 8785)")
+            event = canonical.decode_canonical(envelope, what="the envelope")
         except TallyError as error:
             self._problem("chain", "content", position, f"not what was appended: {error.message}")
             return None

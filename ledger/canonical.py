@@ -73,6 +73,44 @@ def _holds_nul(value: Any) -> bool:
     return False
 
 
+def decode_canonical(text: str, *, what: str = "JSON") -> Any:
+    """The value of a text that must be in RFC 8785 form.
+
+    Raises StrictJsonError as `decode` does, and EventError for another form or for what may never be recorded.
+    """
+    value = decode(text, what=what)
+    if not is_form(text, value):
+        raise EventError(f"{what} is not in canonical form (RFC 8785)")
+    return value
+
+
+def is_form(text: str, value: Any) -> bool:
+    """Whether `text` is the RFC 8785 form of a value such as `decode` gives.
+
+    Raises EventError as `encode` does. Of ASCII and plain numbers the standard library writes the same form, many times
+    faster: only what is not the same there, or not plain, is written by the rules.
+    """
+    plain = (
+        isinstance(value, dict)
+        and text.isascii()
+        and "\\u0000" not in text
+        and (_ODD_NUMBER.search(text) is None or not _holds_odd_number(value))
+    )
+    return (plain and _compact(value) == text) or encode(value) == text
+
+
+_ODD_NUMBER = re.compile(r"[:,\[](?<![0-9A-Za-z]:)-?(?:[0-9]{16}|[0-9]+(?:\.[0-9]+)?[eE]|[0-9]+\.0*[,\]}])")
+"""Inside a value, a number that two writers could write differently reads so: of magnitude 2**53, with an exponent, or a
+fraction of zero. Some text reads so too."""
+_compact = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode
+
+
+def _holds_odd_number(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_holds_odd_number, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) > MAX_SAFE_INTEGER)
+
+
 def printable(text: str) -> str:
     """The text with everything that is no printable character spelt out, so that an error that quotes it is one line."""
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)

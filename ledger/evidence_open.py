@@ -173,12 +173,13 @@ def read_statement(envelope: Envelope) -> Evidence:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise EvidenceBroken(f"statement has not its form: {where}: {first['msg']}") from error
+    text = payload.decode("utf-8")
     try:
-        # Written again it must be the same bytes: canonical, no key twice, no field left out for a default to fill.
-        text = canonical.encode(to_json(statement))
+        # Written again it must be the same: canonical, no key twice, no field left out for a default to fill.
+        same = canonical.is_form(text, to_json(statement))
     except EventError as error:
         raise EvidenceBroken(f"statement: {error.message}") from error
-    if text.encode("utf-8") != payload:
+    if not same:
         raise EvidenceBroken("statement is not in its exact form: RFC 8785, with every field there")
     predicate = statement.predicate
     try:

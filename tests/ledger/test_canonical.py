@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger import canonical
@@ -106,6 +107,59 @@ def test_decoding_gives_back_what_was_encoded(value: object) -> None:
     text = canonical.encode(value)
     assert canonical.decode(text) == value
     assert canonical.encode(canonical.decode(text)) == text
+
+
+NUMBERS = [
+    "0", "-0", "1.0", "-1.0", "1.50", "1.5", "1e5", "1E5", "1.5e-7", "1e-7", "1e-07", "0.00001", "0.000001", "1e21", "100000.25",
+    "9007199254740991", "9007199254740992", "-9007199254740992", "9007199254740992.5", "123456789012345.6", "5e-324", "0.1",
+    "0.10000000000000000555", "1000000000000000.5", "4e0", "0e0", "0.0",
+]  # fmt: skip
+
+
+@settings(max_examples=400)
+@given(
+    value=json_values,
+    numbers=st.lists(st.sampled_from(NUMBERS), max_size=2),
+    form=st.sampled_from(["canonical", "escaped", "spaced", "unsorted", "indented"]),
+)
+def test_a_text_is_of_canonical_form_exactly_where_written_again_it_is_the_same(
+    value: object, numbers: list[str], form: str
+) -> None:
+    held = {"b": value, "a": "7,1.0]:1e5", "z": [f"@{at}" for at in range(len(numbers))]}
+    if form == "canonical":
+        text = canonical.encode(held)
+    else:
+        separators = (", ", ": ") if form == "spaced" else (",", ":")
+        text = json.dumps(held, sort_keys=form != "unsorted", ensure_ascii=form == "escaped", separators=separators,
+                          indent=1 if form == "indented" else None)  # fmt: skip
+    for at, number in enumerate(numbers):
+        text = text.replace(f'"@{at}"', number)
+
+    def slowly() -> bool:
+        try:
+            return canonical.encode(canonical.decode(text)) == text
+        except TallyError:
+            return False
+
+    try:
+        canonical.decode_canonical(text)
+        found = True
+    except TallyError:
+        found = False
+    assert found == slowly()
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_number_is_of_canonical_form_exactly_as_it_is_written(number: str) -> None:
+    for text in (f'{{"a":{number}}}', f'{{"a":[{number},1]}}', f'{{"a":[1,{number}]}}', f"[{number}]", number):
+        value = canonical.decode(text)
+        try:
+            same = canonical.encode(value) == text
+        except EventError as error:
+            with pytest.raises(EventError, match=re.escape(error.message)):
+                canonical.is_form(text, value)
+        else:
+            assert canonical.is_form(text, value) == same, text
 
 
 @given(st.dictionaries(st.text("abcdef", min_size=1), st.integers(-9, 9)))
