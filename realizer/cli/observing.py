@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 NODE = "node-a"
 """The node that a watch without a plan names; a plan names its own."""
+DAY_SECONDS = 86_400
+"""The longest rest between two looks: what waits for them takes no numbers without end."""
 READY, DONE = "ready", "closed"
 """What a witness says on standard output, with its run, to whoever asks it for samples by lines."""
 
@@ -51,7 +53,7 @@ READY, DONE = "ready", "closed"
 @click.option("--follow", is_flag=True, help="Go on until the processes end, or until interrupted.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.01),
+    type=click.FloatRange(min=0.01, max=DAY_SECONDS),
     default=1.0,
     show_default=True,
     metavar="S",

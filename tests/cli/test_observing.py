@@ -177,6 +177,7 @@ def test_reports_and_queries_take_a_witnessed_run_like_any_other(tally: Tally, t
     [
         (("--pid", "4194304"), 1, "no process 4194304"),
         (("--pid", "1", "--labels-from-stdin"), 2, "goes with --follow"),
+        (("--pid", "1", "--follow", "--interval", "1e30"), 2, "not in the range"),
         (("--pid", "1", "--checkpoint", "nowhere"), 1, "no file with weights"),
         ((), 2, "Missing option"),
     ],
@@ -293,7 +294,7 @@ def test_an_interrupt_ends_a_watch_and_closes_it(tmp_path: Path, number: signal.
 def test_the_end_of_the_processes_is_not_slept_through(tally: Tally, tmp_path: Path) -> None:
     checkpoint = weights_in(tmp_path)
     with running(engines.MAPPED, checkpoint / "model.gguf") as engine:
-        watch = Watch(tmp_path, engine.pid, checkpoint, "--interval", "100000")
+        watch = Watch(tmp_path, engine.pid, checkpoint, "--interval", "86400")
         engine.process.kill()
         engine.process.wait()
         assert watch.process.stdout is not None
