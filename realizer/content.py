@@ -60,77 +60,60 @@ def content_of(adapter: Adapter, materialization_id: str, memory: MemoryRange, l
     with collector_paused():
         call = "content" if hasattr(adapter, "content") else "layout"
         cut = answers.held_layout(adapter, call, answers.done(adapter, call, materialization_id))
+        derived: dict[str, str] = {}
+        if any(place.derived for place in cut.places):
+            derived = answers.derived_digests(adapter, materialization_id, loader)
         spans = _spans(cut)
-        with _hashing(spans, memory) as resident:  # what follows is done beside it
-            derived: dict[str, str] = {}
-            if any(place.derived for place in cut.places):
-                derived = answers.derived_digests(adapter, materialization_id, loader)
-            table = _Table(cut, spans, memory.space, loader.digests, derived)
-        return table.completed(resident)
+        resident = _digests_of(spans, memory)
+        return _laid_together(cut, spans, memory.space, resident, loader.digests, derived)
 
 
 def lay_together(layout: Layout, memory: MemoryRange, read: Mapping[str, str], derived: Mapping[str, str]) -> Content:
     """Read the layout's places back from the range and compare: `read` by checkpoint key, `derived` by place name."""
     spans = _spans(layout)
-    table = _Table(layout, spans, memory.space, read, derived)
-    with _hashing(spans, memory) as resident:
-        pass
-    return table.completed(resident)
+    return _laid_together(layout, spans, memory.space, _digests_of(spans, memory), read, derived)
 
 
-class _Table:
-    """The rows of a layout's places with what is expected of each, waiting for the digests of the resident bytes.
-
-    As text at once, around the place of that digest: there may be tens of thousands, inside a window that counts bytes.
-    """
-
-    def __init__(
-        self, layout: Layout, spans: list[Span], space: str, read: Mapping[str, str], derived: Mapping[str, str]
-    ) -> None:
-        self._space = space
-        self._rows: list[
-            tuple[str, str | None, str, str]
-        ] = []  # name, digest expected, text before and after the other
-        self._gaps: list[str] = []
-        self._computed = sum(place.derived for place in layout.places)
-        quoted = cache(json.dumps)
-        shapes = cache(lambda shape: json.dumps(shape, separators=(",", ":")))
-        device = quoted(space)
-        for place, span in zip(layout.places, spans, strict=True):
-            name = place.name
-            expected, why = _expected(place, read, derived)
-            if expected is None:
-                self._gaps.append(f"{name}: {why}")
-            source = "null" if expected is None else f'"{expected}"'
-            # Members in order of their names; the encoder itself would take most of the time.
-            before = (
-                f'{{"bytes":{span.length},"device":{device},"dtype":{quoted(place.dtype)},"name":{encode_basestring_ascii(name)}'
-                f',"offset":{place.offset},"resident_digest":"'
-            )
-            after = f'","shape":{shapes(place.shape)},"source_digest":{source},"why":{quoted(why)}}}'
-            self._rows.append((name, expected, before, after))
-
-    def completed(self, resident: Mapping[str, str]) -> Content:
-        """The content, once the resident bytes' digests are known, by place name."""
-        rows, source_lines, resident_lines, differing = [], [], [], []
-        for name, expected, before, after in self._rows:
-            found = resident[name]
-            if expected is not None and expected != found:
-                differing.append(name)
-            source_lines.append(f"{name} {expected}\n")
-            resident_lines.append(f"{name} {found}\n")
-            rows.append(f"{before}{found}{after}")
-        source, here = (sha256_digest("".join(lines).encode("utf-8")) for lines in (source_lines, resident_lines))
-        method = f"{METHOD}, as they were read from the checkpoint"
-        gaps, count = self._gaps, self._computed
-        word = f"{count} of {len(rows)} tensors are computed: their digests are the adapter's word" if count else None
-        missing = f"{len(gaps)} of {len(rows)} have none; {gaps[0]}" if gaps else ""
-        return Content(
-            source_digest=unavailable(None, method, missing) if gaps else measured(source, None, method, detail=word),
-            resident_digest=measured(here, None, f"{METHOD}, read back from {self._space}"),
-            rows=f"[{','.join(rows)}]".encode(),
-            differing=tuple(differing),
+def _laid_together(
+    layout: Layout,
+    spans: list[Span],
+    space: str,
+    resident: Mapping[str, str],
+    read: Mapping[str, str],
+    derived: Mapping[str, str],
+) -> Content:
+    rows: list[str] = []  # as text at once: there may be tens of thousands, inside a window that counts bytes
+    source_lines, resident_lines = [], []
+    gaps, differing = [], []
+    quoted = cache(json.dumps)
+    shapes = cache(lambda shape: json.dumps(shape, separators=(",", ":")))
+    for place, span in zip(layout.places, spans, strict=True):
+        name = place.name
+        expected, why = _expected(place, read, derived)
+        found = resident[name]
+        if expected is None:
+            gaps.append(f"{name}: {why}")
+        elif expected != found:
+            differing.append(name)
+        source_lines.append(f"{name} {expected}\n")
+        resident_lines.append(f"{name} {found}\n")
+        source_text = "null" if expected is None else f'"{expected}"'
+        rows.append(  # members in order of their names; the encoder itself would take most of the time
+            f'{{"bytes":{span.length},"device":{quoted(space)},"dtype":{quoted(place.dtype)},"name":{encode_basestring_ascii(name)}'
+            f',"offset":{place.offset},"resident_digest":"{found}","shape":{shapes(place.shape)}'
+            f',"source_digest":{source_text},"why":{quoted(why)}}}'
         )
+    source, here = (sha256_digest("".join(lines).encode("utf-8")) for lines in (source_lines, resident_lines))
+    method = f"{METHOD}, as they were read from the checkpoint"
+    missing = f"{len(gaps)} of {len(rows)} have none; {gaps[0]}" if gaps else ""
+    computed = sum(place.derived for place in layout.places)
+    word = f"{computed} of {len(rows)} tensors are computed: their digests are the adapter's word" if computed else None
+    return Content(
+        source_digest=unavailable(None, method, missing) if gaps else measured(source, None, method, detail=word),
+        resident_digest=measured(here, None, f"{METHOD}, read back from {space}"),
+        rows=f"[{','.join(rows)}]".encode(),
+        differing=tuple(differing),
+    )
 
 
 def _expected(place: TensorPlace, read: Mapping[str, str], derived: Mapping[str, str]) -> tuple[str | None, str]:
@@ -158,25 +141,16 @@ def _spans(layout: Layout) -> list[Span]:
 
 def resident_digests(layout: Layout, memory: MemoryRange, threads: int | None = None) -> dict[str, str]:
     """`sha256:` of each place's bytes as they lie in the range now, by the place's name."""
-    with _hashing(_spans(layout), memory, threads) as found:
-        pass
-    return found
+    return _digests_of(_spans(layout), memory, threads)
 
 
-@contextmanager
-def _hashing(spans: list[Span], memory: MemoryRange, threads: int | None = None) -> Iterator[dict[str, str]]:
-    """Digests of the spans' bytes by name, taken by other threads while the block runs; complete when it has ended."""
+def _digests_of(spans: list[Span], memory: MemoryRange, threads: int | None = None) -> dict[str, str]:
     workers = threads or min(MOST_THREADS, os.cpu_count() or 1)
     found: dict[str, str] = {}
     with _reader(memory, workers) as reader, ThreadPoolExecutor(workers, thread_name_prefix="content") as pool:
-        hashing = pool.map(reader.digests, _batches(spans))
-        try:
-            yield found
-            for digests in hashing:
-                found |= digests
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+        for digests in pool.map(reader.digests, _batches(spans)):
+            found |= digests
+    return found
 
 
 def _batches(spans: list[Span]) -> list[list[Span]]:
