@@ -14,7 +14,6 @@ import pytest
 import benchmarks.__main__ as bench
 from benchmarks.__main__ import BUDGETS, GPU, Figure, run, scripts, state, table
 
-
 FROM_NOTHING = ("gpu_block.py", "model_device.py")
 """Scripts that show a model realised at full size: no budget's rows, and longer than a table should take."""
 
