@@ -121,6 +121,8 @@ def _told(value: Any, *, inner: bool = False) -> str:
     if isinstance(value, list) and value:
         parts = ", ".join(_told(item, inner=True) for item in value)
         return f"[{parts}]" if inner else parts
+    if type(value) is int:
+        return grouped(value)
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -150,7 +150,8 @@ def compare(a: str, b: str, everything: bool, as_markdown: bool, ledger: str, as
     if as_json:
         emit_json(document)
     elif as_markdown:
-        emit_text(render_markdown(document).removesuffix("\n"))
+        for line in render_markdown(document).removesuffix("\n").split("\n"):
+            emit_text(line)
     else:
         show(*_comparison_parts(document, everything))
     return 0 if document.same else 3

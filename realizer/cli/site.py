@@ -143,10 +143,10 @@ def may_read(action: int, first: str | None, second: str | None, schema: str | N
 
 @hookimpl
 def extra_css_urls(datasette: Datasette) -> list[str]:
-    """Long lines of SQL are broken on Datasette's own pages too, so that they fit a telephone."""
+    """On Datasette's own pages long lines of SQL are broken too, so that they fit a telephone, and a run's id is not."""
     if _about(datasette) is None:
         return []
-    return ["data:text/css,pre%7Bwhite-space:pre-wrap;overflow-wrap:anywhere%7D"]
+    return ["data:text/css,pre%7Bwhite-space:pre-wrap;overflow-wrap:anywhere%7Dtd.col-run_id%7Bwhite-space:nowrap%7D"]
 
 
 @hookimpl

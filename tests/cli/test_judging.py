@@ -189,6 +189,12 @@ def test_comparison_as_markdown(tally: Tally, judged: Path) -> None:
     assert tally("compare", FIRST, SECOND, "--md", "--json").code == 2
 
 
+def test_markdown_keeps_its_lines_on_a_terminal(tally: Tally, judged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = tally("compare", FIRST, SECOND, "--md").out
+    monkeypatch.setattr("realizer.cli.rendering.on_terminal", lambda: True)
+    assert tally("compare", FIRST, SECOND, "--md").out == piped
+
+
 def test_what_is_expected_to_differ_is_summarised_and_listed_on_demand(tally: Tally, ledger: Path) -> None:
     short, full = tally("compare", FIRST, SECOND).out, tally("compare", FIRST, SECOND, "--all").out
     expected = tally("compare", FIRST, SECOND, "--json").json["differences"]

@@ -13,7 +13,7 @@ from ledger.documents import Checks, Problem, VerificationDocument
 from ledger.measurement import measured, unavailable
 from ledger.report import Beside, Provenance
 from ledger.report import page as page_module
-from ledger.report.wording import duration, inert, pretty, said, size
+from ledger.report.wording import compact, duration, inert, pretty, said, size
 from tests.builders.runs import changed, clean_bodies, gpu_plan, small_plan
 from tests.report.conftest import HOSTILE, Told
 
@@ -193,8 +193,13 @@ def test_durations(value: int, shown: str) -> None:
     assert duration(value) == shown
 
 
+def test_whole_numbers_in_a_document_are_grouped() -> None:
+    assert compact({"a": 8_636_596_224, "b": [True, 0.5, None]}) == "a: 8,636,596,224, b: [true, 0.5, null]"
+
+
 def test_documents_are_escaped_line_by_line() -> None:
     assert str(pretty({"<a>": "\u202e"})) == "{\n &#34;&lt;a&gt;&#34;: &#34;\\u202e&#34;\n}"
+    assert str(pretty({"a": 1}, longest=3)) == "{\n \n… (11 characters; `tally log --json` has all of them)"
 
 
 def test_small_plan_needs_no_scale_of_its_own() -> None:
