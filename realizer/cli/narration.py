@@ -106,8 +106,9 @@ def deviation(found: bodies.Deviation) -> str:
 
 def _decode(body: Any) -> str:
     what = "prefill" if body.phase == "prefill" else f"repetition {body.repetition}"
+    unit = "token" if body.tokens.value == 1 else "tokens"
     return (
-        f"{what} ({body.mode}): {deviation(body.output)}, {measured(body.tokens)} tokens, {measured(body.elapsed_ns)}"
+        f"{what} ({body.mode}): {deviation(body.output)}, {measured(body.tokens)} {unit}, {measured(body.elapsed_ns)}"
     )
 
 

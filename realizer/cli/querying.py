@@ -308,9 +308,14 @@ def _describe(schema: bool, as_json: bool) -> None:
 
 def _schema_parts(lines: Sequence[str]) -> Iterator[RenderableType]:
     """Each title, and its indented columns as names and texts, so that a long text stays beside its name."""
+    first = True
     for is_column, group in groupby(lines, key=lambda line: line.startswith(" ")):
         if is_column:
             pairs = (line.strip().partition("  ") for line in group)
             yield indented(facts((name, text.strip()) for name, _, text in pairs))
         else:
-            yield from (cell(line, "bold") for line in group)
+            for line in group:
+                if not first:
+                    yield ""
+                yield cell(line, "bold")
+                first = False
