@@ -149,16 +149,16 @@ class Extremes:
             if said == self.last:
                 return
             self.last = said
-            value = measurement.value
+            value, source, status = said["value"], said["source"], said["status"]
             if (
                 isinstance(value, NUMBER)
                 and (value >= 0 or self.signed)
-                and measurement.source in BELIEVED
-                and measurement.status in VALUED
-                and (self.unit is None or measurement.unit == self.unit)
+                and source in BELIEVED
+                and status in VALUED
+                and (self.unit is None or said["unit"] == self.unit)
                 and (not self.flag or value in (0, 1))
             ):
-                if self.declared is None and (measurement.source not in OBSERVERS or measurement.status != "measured"):
+                if self.declared is None and (source not in OBSERVERS or status != "measured"):
                     self.declared = sequence
                 low, high = self.low, self.high
                 if low is None or high is None:

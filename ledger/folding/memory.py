@@ -78,12 +78,21 @@ _PROCESS = tuple((key, f"process/{key}") for key in sorted(READ_AT_EACH_SAMPLE))
 
 def _is_number(measurement: Measurement) -> bool:
     """It can be believed, and is no negative number (`trust` says so of many more kinds of values)."""
-    value = measurement.value
-    return isinstance(value, NUMBER) and value >= 0 and measurement.status in VALUED and measurement.source in BELIEVED
+    said = measurement.__dict__  # one look at the model: it is much dearer than one at a dict
+    value = said["value"]
+    return isinstance(value, NUMBER) and value >= 0 and said["status"] in VALUED and said["source"] in BELIEVED
 
 
 def _is_size(measurement: Measurement) -> bool:
-    return measurement.unit == BYTES and _is_number(measurement)
+    said = measurement.__dict__
+    value = said["value"]
+    return (
+        said["unit"] == BYTES
+        and isinstance(value, NUMBER)
+        and value >= 0
+        and said["status"] in VALUED
+        and said["source"] in BELIEVED
+    )
 
 
 def _at_rest(state: RunState, sequence: int, body: MemorySampled) -> None:
