@@ -15,7 +15,7 @@ from ledger.views import create_views
 
 Dialect = Literal["sqlite", "postgresql"]
 
-VERSION = 2
+VERSION = 3
 """The schema this program writes and reads: the number of the newest migration, and SQLite's `user_version`."""
 
 APPLICATION_ID = int.from_bytes(b"Taly", "big")

@@ -117,7 +117,7 @@ SELECT
   m.run_id AS run_id,
   m.materialization_id AS materialization_id,
   a.sequence AS authorized_sequence,
-  (SELECT group_concat(value, ', ') FROM json_each(a.envelope -> '$.body.qualifying_ids')) AS qualifying_ids,
+  (SELECT group_concat(value, ', ') FROM json_each(a.envelope, '$.body.qualifying_ids')) AS qualifying_ids,
   json_extract(n.envelope, '$.body.reason') AS refused_reason,
   x.sequence AS released_sequence,
   json_extract(x.envelope, '$.elapsed_ns') AS released_ns,
@@ -177,7 +177,7 @@ SELECT
   json_extract(e.envelope, '$.body.execution_id') AS execution_id,
   json_extract(e.envelope, '$.body.compute_unit_id.value') AS compute_unit_id,
   json_extract(e.envelope, '$.body.strategy_unit') AS strategy_unit,
-  (SELECT group_concat(json_extract(value, '$.materialization_id') || '@' || json_extract(value, '$.memory_resource_id'), ', ') FROM json_each(e.envelope -> '$.body.state')) AS bound_state
+  (SELECT group_concat(json_extract(value, '$.materialization_id') || '@' || json_extract(value, '$.memory_resource_id'), ', ') FROM json_each(e.envelope, '$.body.state')) AS bound_state
 FROM events AS e
 WHERE e.type = 'execution.activated';
 
@@ -233,10 +233,10 @@ SELECT
   json_extract(e.envelope, '$.body.process.tree_sum.value') AS tree_sum,
   json_extract(e.envelope, '$.body.census.unowned_host_bytes.value') AS unowned_host_bytes,
   json_extract(e.envelope, '$.body.census.unowned_device_bytes.value') AS unowned_device_bytes,
-  (SELECT CASE WHEN count(*) = count(json_extract(value, '$.value')) THEN sum(json_extract(value, '$.value')) END FROM json_each(e.envelope -> '$.body.cuda') WHERE key LIKE '%.allocated') AS cuda_allocated,
-  (SELECT CASE WHEN count(*) = count(json_extract(value, '$.value')) THEN sum(json_extract(value, '$.value')) END FROM json_each(e.envelope -> '$.body.cuda') WHERE key LIKE '%.reserved') AS cuda_reserved,
-  (SELECT CASE WHEN count(*) = count(json_extract(value, '$.value')) THEN sum(json_extract(value, '$.value')) END FROM json_each(e.envelope -> '$.body.cuda') WHERE key LIKE '%.peak') AS cuda_peak,
-  (SELECT CASE WHEN count(*) = count(json_extract(value, '$.value')) THEN sum(json_extract(value, '$.value')) END FROM json_each(e.envelope -> '$.body.cuda') WHERE key LIKE '%.process') AS cuda_process,
+  (SELECT CASE WHEN count(*) = count(json_extract(value, '$.value')) THEN sum(json_extract(value, '$.value')) END FROM json_each(e.envelope, '$.body.cuda') WHERE key LIKE '%.allocated') AS cuda_allocated,
+  (SELECT CASE WHEN count(*) = count(json_extract(value, '$.value')) THEN sum(json_extract(value, '$.value')) END FROM json_each(e.envelope, '$.body.cuda') WHERE key LIKE '%.reserved') AS cuda_reserved,
+  (SELECT CASE WHEN count(*) = count(json_extract(value, '$.value')) THEN sum(json_extract(value, '$.value')) END FROM json_each(e.envelope, '$.body.cuda') WHERE key LIKE '%.peak') AS cuda_peak,
+  (SELECT CASE WHEN count(*) = count(json_extract(value, '$.value')) THEN sum(json_extract(value, '$.value')) END FROM json_each(e.envelope, '$.body.cuda') WHERE key LIKE '%.process') AS cuda_process,
   json_extract(e.envelope, '$.body.cuda.host_pool.value') AS host_pool
 FROM events AS e
 WHERE e.type = 'memory.sampled';
@@ -251,7 +251,7 @@ SELECT
   json_extract(e.envelope, '$.body.verdict') AS verdict,
   json_extract(e.envelope, '$.body.assurance') AS assurance,
   json_extract(e.envelope, '$.body.judge_version') AS judge_version,
-  (SELECT group_concat(value, ', ') FROM json_each(e.envelope -> '$.body.codes')) AS codes
+  (SELECT group_concat(value, ', ') FROM json_each(e.envelope, '$.body.codes')) AS codes
 FROM events AS e
 WHERE e.type = 'verdict.recorded';
 
@@ -262,7 +262,7 @@ SELECT
   json_extract(e.envelope, '$.body.verdict') AS verdict,
   item.value AS code
 FROM events AS e
-CROSS JOIN json_each(e.envelope -> '$.body.codes') AS item
+CROSS JOIN json_each(e.envelope, '$.body.codes') AS item
 WHERE e.type = 'verdict.recorded';
 
 PRAGMA user_version = 2;

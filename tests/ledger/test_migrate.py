@@ -71,16 +71,19 @@ def test_the_steps_make_the_schema_of_a_new_postgresql_ledger(
     assert postgres_schema(stepped) == postgres_schema(new)
 
 
-def test_an_older_ledger_is_upgraded_and_keeps_its_events(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    migrated(location, 1, monkeypatch)
+@pytest.mark.parametrize("version", range(1, schema.VERSION))
+def test_an_older_ledger_is_upgraded_and_keeps_its_events(
+    location: str, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrated(location, version, monkeypatch)
     for write in (False, True):
-        with pytest.raises(LedgerError, match="schema 1; this program needs 2") as raised:
+        with pytest.raises(LedgerError, match=f"schema {version}; this program needs {schema.VERSION}") as raised:
             Store.open(location, write=write)
         assert "tally db upgrade" in str(raised.value)
     found = check(location)
-    assert (found["version"], found["events"]) == (1, 2)
+    assert (found["version"], found["events"]) == (version, 2)
     assert any("older" in problem for problem in found["problems"])
-    assert upgrade(location) == (1, schema.VERSION)
+    assert upgrade(location) == (version, schema.VERSION)
     assert upgrade(location) == (schema.VERSION, schema.VERSION)
     assert check(location)["problems"] == []
     with Store.open(location, write=True) as store:
