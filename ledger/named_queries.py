@@ -17,6 +17,9 @@ class NamedQuery:
     defaults: Mapping[str, object] = field(default_factory=dict)
 
 
+RUN_PARAMETERS = frozenset({"run", "a", "b"})
+"""What a named query calls a parameter that is a run's id."""
+
 _QUERIES = (
     NamedQuery(
         "memory-over-time",

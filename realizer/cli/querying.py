@@ -66,7 +66,12 @@ TABLE_ROWS = 1_000
 @click.option("--list", "list_named", is_flag=True, help="List the named queries.")
 @click.option("--schema", is_flag=True, help="List the views and columns, documented.")
 @click.option(
-    "-p", "--parameter", "parameters", multiple=True, metavar="K=V", help="Bind :K; V may be @latest. Repeat."
+    "-p",
+    "--parameter",
+    "parameters",
+    multiple=True,
+    metavar="K=V",
+    help="Bind :K; V may be @latest; a run of a named query may be a prefix. Repeat.",
 )
 @click.option("--jsonl", is_flag=True, help="One JSON object a line.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header line.")
@@ -117,7 +122,7 @@ def query(
     limit = rows or (TABLE_ROWS if drawn else MOST_ROWS)
     with (
         bounded(seconds) as watchdog,
-        open_query(ledger, statement, _bound(parameters, ledger), seconds=seconds, rows=limit) as answer,
+        open_query(ledger, statement, _bound(parameters, ledger, named), seconds=seconds, rows=limit) as answer,
     ):
         found = watchdog.over(answer)
         if drawn:
@@ -217,16 +222,23 @@ def _statement(sql: str | None, named: str | None) -> str:
     return sql or ""
 
 
-def _bound(parameters: tuple[str, ...], ledger: str) -> dict[str, object]:
-    """Parameters as values: integers and numbers as such, @latest and its kin as run ids."""
+def _bound(parameters: tuple[str, ...], ledger: str, named: str | None) -> dict[str, object]:
+    """Parameters as values: integers and numbers as such, @latest and its kin as run ids, as whatever a named query wants
+    as a run may be said in any way that names one."""
+    from ledger.named_queries import RUN_PARAMETERS
+
     given = pairs(parameters, "-p")
-    bound = {key: _number(value) for key, value in given.items() if not value.startswith("@")}
-    named = {key: value for key, value in given.items() if value.startswith("@")}
-    if named:
+    runs = {
+        key: value
+        for key, value in given.items()
+        if value.startswith("@") or (named is not None and key in RUN_PARAMETERS)
+    }
+    bound = {key: _number(value) for key, value in given.items() if key not in runs}
+    if runs:
         from ledger.store import Store
 
         with Store.open(ledger) as store:
-            bound |= {key: store.resolve(value) for key, value in named.items()}
+            bound |= {key: store.resolve(value) for key, value in runs.items()}
     return bound
 
 

@@ -109,7 +109,13 @@ def test_named_queries_are_listed_and_run(tally: Tally, ledger: Path) -> None:
         ran = tally("query", "--named", query["name"], *parameters, "--json")
         assert ran.code in (0, 1), ran.err
         assert ran.code == 0 or "is not given" in ran.error_line
-    assert tally("query", "--named", "memory-over-time", "-p", f"run={FIRST}", "--json").json
+    whole = tally("query", "--named", "memory-over-time", "-p", f"run={FIRST}", "--json").json
+    assert whole
+    assert tally("query", "--named", "memory-over-time", "-p", f"run={FIRST[:8].upper()}", "--json").code == 1
+    assert tally("query", "--named", "memory-over-time", "-p", f"run={FIRST.upper()}", "--json").json == whole
+    absent = tally("query", "--named", "memory-over-time", "-p", "run=ffff", "--json")
+    assert (absent.code, absent.out) == (1, "")
+    assert "there is no run ffff" in absent.error_line, "an empty answer would look like a run without memory"
     ran = tally("query", "--named", "nonsense")
     assert ran.code == 1
     assert "memory-over-time" in ran.error_line
