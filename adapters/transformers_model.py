@@ -411,7 +411,7 @@ def _first_line(error: BaseException) -> str:
 def open_tokenizer(checkpoint: Checkpoint) -> Any:
     """The checkpoint's own tokenizer, from its files alone. Raises CheckpointError where it has none that can be read."""
     where = str(checkpoint.directory)
-    hint = "give token ids instead of text, or save the model's tokenizer there"
+    hint = "save the model's tokenizer there"
     if not any((checkpoint.directory / name).is_file() for name in TOKENIZER_FILES):
         # transformers makes an empty tokenizer of the config alone, which would encode everything to nothing
         raise CheckpointError(f"there is no tokenizer in {where!r}", hint)

@@ -35,6 +35,11 @@ class TallyError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
+def install(extra: str) -> str:
+    """What to try where a package of that extra is missing. From the source tree: no index is trusted to have ours."""
+    return f"install the extra `{extra}`: pip install '.[{extra}]' in the source tree"
+
+
 class PlanError(TallyError):
     """The document is not a plan, or a plan part has the wrong form."""
 

@@ -35,6 +35,9 @@ DEFAULT_HOST_NOISE_BYTES = 64 * MIB
 DEFAULT_UNATTRIBUTED_BYTES = 64 * MIB
 DEFAULT_REPETITIONS = 4
 
+OUTSIDE_ENGINE = "outside-engine"
+"""Strategy of the executions of an engine that somebody else wrote, which is watched and not carried out."""
+
 
 class Part(BaseModel):
     """Base of plan parts: immutable; unknown fields are kept so that the checks can name them."""
@@ -434,6 +437,13 @@ class Plan:
     def correctness(self) -> Correctness:
         """What decode must match; the R1 dialect says nothing, so the defaults stand (exact, four repetitions)."""
         return self.document.correctness or Correctness()
+
+    @property
+    def outside(self) -> bool:
+        """Whether the plan is of an engine that is watched: no adapter carries it out, and no run of it can PASS."""
+        return self.document.adapter is None and any(
+            execution.strategy_unit == OUTSIDE_ENGINE for execution in self.document.execution
+        )
 
     @property
     def host_give_back_ratio(self) -> float:

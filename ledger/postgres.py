@@ -14,7 +14,7 @@ from typing import Any
 
 from ledger import schema
 from ledger.database import Database, Refused, Row, Transaction, differing, hide_password, refuse_version, squeeze
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, install
 from ledger.schema import Dialect
 from ledger.views import create_views
 
@@ -24,9 +24,7 @@ def postgres_driver() -> Any:
     try:
         import psycopg
     except ImportError as error:
-        raise LedgerError(
-            "a PostgreSQL ledger needs psycopg, which is not installed", "pip install 'tallystick[postgres]'"
-        ) from error
+        raise LedgerError("a PostgreSQL ledger needs psycopg, which is not installed", install("postgres")) from error
     return psycopg
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ledger.errors import CheckpointError, NotFound, TallyError
+from ledger.errors import CheckpointError, NotFound, TallyError, install
 from ledger.plan import Plan
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class Adapter(Protocol):
     @classmethod
     def tokens(cls, checkpoint: Checkpoint, prompt: str) -> list[int]:
         """The prompt's token ids by the checkpoint's own tokenizer. Raises CheckpointError where it has none."""
-        raise CheckpointError(f"adapter {cls.name} has no tokenizer", "give token ids with --tokens")
+        raise CheckpointError(f"adapter {cls.name} has no tokenizer")
 
     @abstractmethod
     def violations(self) -> list[tuple[str, str]]:
@@ -334,7 +334,7 @@ def _import_hint(error: Exception, point: EntryPoint) -> str:
     """What to try: about this program's own packages where one of those is missing, else about the adapter's."""
     missing = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if missing in ("torch", "transformers", "safetensors", "numpy"):
-        return f"{missing} comes with `tallystick[realize]`: pip install 'tallystick[realize]'"
+        return install("realize")
     if missing in ("adapters", "realizer", "ledger"):
         return (
             f"does another package install a top-level `{missing}` too (AdapterHub's `adapters` is one)? `tally doctor`"

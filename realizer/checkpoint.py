@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ledger import canonical
 from ledger.bodies import CheckpointFile, ModelIdentity
-from ledger.errors import CheckpointError
+from ledger.errors import CheckpointError, install
 from ledger.measurement import Measurement, measured, stated, unavailable
 from realizer.adapter import DTYPE_BITS
 
@@ -342,9 +342,15 @@ def open_checkpoint(source: str | Path, revision: str | None = None) -> Checkpoi
 
 
 def _from_hub(repository: str, revision: str | None) -> Path:
-    import huggingface_hub
-    from huggingface_hub.constants import is_offline_mode
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    try:
+        import huggingface_hub
+        from huggingface_hub.constants import is_offline_mode
+        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    except ImportError as error:
+        raise CheckpointError(
+            f"there is no folder {repository!r}, and what fetches a repository of the hub is not installed",
+            f"check the path, or {install('realize')}",
+        ) from error
 
     try:
         found = huggingface_hub.snapshot_download(

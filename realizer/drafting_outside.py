@@ -18,6 +18,7 @@ from ledger.plan import (
     DEFAULT_GIVE_BACK_RATIO,
     DEFAULT_HOST_NOISE_BYTES,
     DEFAULT_UNATTRIBUTED_BYTES,
+    OUTSIDE_ENGINE,
     TALLY_SCHEMA,
 )
 from realizer.checkpoint import open_checkpoint
@@ -148,7 +149,7 @@ def _execution(machine: Machine, stays: str) -> dict[str, Any]:
     return {
         "id": EXECUTION,
         "compute_unit_id": machine.compute_unit_id,
-        "strategy_unit": "outside-engine",
+        "strategy_unit": OUTSIDE_ENGINE,
         "required_state": [
             {"logical_state_id": WEIGHTS, "memory_resources": [stays], "representations": [REPRESENTATION]}
         ],

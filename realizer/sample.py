@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from ledger.errors import CheckpointError, TallyError
+from ledger.errors import CheckpointError, TallyError, install
 from realizer.checkpoint import ORIGIN_FILE, Checkpoint, read_directory
 
 REPOSITORY = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -161,9 +161,7 @@ def _convert(gguf: Path, made: Path) -> None:
             model = LlamaForCausalLM(LlamaConfig(**settings)).to(torch.bfloat16)
         loaded = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)["tensors"]
     except ImportError as error:
-        raise SampleUnavailable(
-            "converting the GGUF needs the package gguf: pip install 'tallystick[sample]'"
-        ) from error
+        raise SampleUnavailable("converting the GGUF needs gguf, which is not installed", install("sample")) from error
     weights = {name: torch.as_tensor(tensor).to(torch.bfloat16).contiguous() for name, tensor in loaded.items()}
     missing = model.load_state_dict(weights, assign=True, strict=False)
     if missing.unexpected_keys or set(missing.missing_keys) - {"lm_head.weight"}:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from ledger.errors import LedgerBroken, LedgerError, TallyError
+from ledger.errors import LedgerBroken, LedgerError, TallyError, install
 from realizer.cli.documents import Diagnosis, DoctorDocument
 from realizer.cli.main import EXTRAS
 from realizer.cli.options import json_option, ledger_option
@@ -76,7 +76,7 @@ def versions(_ledger: str) -> Iterator[Diagnosis]:
             yield _ok(name, version(name))
         except PackageNotFoundError:
             extra = EXTRAS.get(name.replace("-", "_"), "realize")
-            yield _note(name, "not installed", f"pip install 'tallystick[{extra}]' where it is needed")
+            yield _note(name, "not installed", f"where it is needed, {install(extra)}")
 
 
 def clashes(_ledger: str) -> Iterator[Diagnosis]:
@@ -200,7 +200,7 @@ def machine(_ledger: str) -> Iterator[Diagnosis]:
         from realizer.memory import Ranges
         from realizer.probes import Probes
     except ModuleNotFoundError as error:
-        yield _note("machine", f"not looked at: {error.name} is not installed", "pip install 'tallystick[realize]'")
+        yield _note("machine", f"not looked at: {error.name} is not installed", install("realize"))
         return
     observed = observe_environment()
     for unit in observed.compute_units:

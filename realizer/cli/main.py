@@ -7,11 +7,12 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import click
 
-from ledger.errors import PlanRejected, TallyError
+from ledger.errors import PlanRejected, TallyError, install
 
 INTERRUPTED = 130
 SHOWN_CHARACTERS = 200
@@ -149,7 +150,8 @@ def run(arguments: Sequence[str]) -> int:
         package = (error.name or "").split(".")[0]
         if package not in EXTRAS:
             return _internal(error)
-        _complain(f"this needs {package}, which is not installed (pip install 'tallystick[{EXTRAS[package]}]')")
+        extra = EXTRAS[package]
+        _complain(f"this needs {_foremost(package, extra)}, which is not installed ({install(extra)})")
         return 1
     except OutputClosed:
         _close_output()
@@ -161,6 +163,12 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the process boundary: whatever leaks is told in one line, not hidden
         return _internal(error)
     return result if isinstance(result, int) else 0
+
+
+def _foremost(package: str, extra: str) -> str:
+    """The package that the extra is there for, where that is missing too: torch, and not the numpy that came to be first."""
+    chief = next(name for name, brings in EXTRAS.items() if brings == extra)
+    return package if package == chief or find_spec(chief) is not None else chief
 
 
 def _short(name: str) -> str:

@@ -259,7 +259,9 @@ def freeze(draft: str, reference: str | None, note: str | None, output: str, led
             f"{violation.code} {violation.subject}: {violation.message}; frozen all the same, `realize` will refuse it"
         )
     wanted = frozen.correctness
-    if (wanted.prefill or wanted.repetitions) and wanted.reference_digest is None:
+    if frozen.outside:
+        say("a plan of somebody else's engine: a watched run is never a PASS; at best INDETERMINATE with no error")
+    elif (wanted.prefill or wanted.repetitions) and wanted.reference_digest is None:
         warn("no reference is bound, so that decode cannot be judged and no run can PASS; bind one with --reference")
     with writable_ledger(ledger) as store, replacing(output, "the frozen plan") as scratch:
         scratch.write_bytes(frozen.data)

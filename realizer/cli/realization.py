@@ -92,7 +92,7 @@ def realize(
     if reference is not None and not Path(reference).is_file():
         raise NotFound(f"reference {reference!r} is not a file", "make one with `tally reference`, or check the path")
     if prompt is not None:
-        _require_answers(found, chosen)
+        _require_answers(found, chosen, checkpoint, prompt)
     with writable_ledger(ledger) as store:
         recorder = recorded.begin(store, found)
         run_id = recorder.run_id
@@ -217,16 +217,36 @@ def _announced(sink: Callable[[Body], Recorded], run_id: str) -> Callable[[Body]
     return record
 
 
-def _require_answers(plan: Plan, chosen: type[Adapter] | None) -> None:
-    """Before anything is recorded. Raises TallyError where the adapter answers no prompts."""
-    from realizer.adapter import adapter_for
+def _require_answers(plan: Plan, chosen: type[Adapter] | None, checkpoint: str | None, prompt: str) -> None:
+    """Before anything is recorded. Raises TallyError where the adapter answers no prompts, or cannot read this one."""
+    from realizer import answers
+    from realizer.adapter import Adapter, adapter_for
+    from realizer.checkpoint import open_checkpoint
 
+    model = plan.document.model
     try:
         adapter = chosen or adapter_for(plan)
     except TallyError:
         return  # the run is rejected for it, on the record
     if getattr(adapter, "answer", None) is None:
         raise TallyError(f"adapter {adapter.name!r} answers no prompts", "leave --prompt out")
+    if getattr(adapter.tokens, "__func__", None) is Adapter.tokens.__func__:  # type: ignore[attr-defined]
+        return  # it says nothing of tokens, and may read text in a way of its own
+    try:
+        opened = open_checkpoint(checkpoint or model.repository, model.revision)
+    except CheckpointError:
+        return  # as above
+    try:
+        answers.tokens(adapter, opened, prompt)
+    except TallyError as error:
+        raise TallyError(f"the prompt cannot be answered: {error.message}", _instead_of_the_prompt(error)) from error
+
+
+def _instead_of_the_prompt(error: TallyError) -> str:
+    """What to try: a run takes no token ids, so that a tokenizer is needed, or no prompt."""
+    if isinstance(error, CheckpointError):
+        return "save the model's tokenizer in the checkpoint's folder, or leave --prompt out"
+    return "give another prompt, or leave --prompt out"
 
 
 def _answer(live: LiveRun, prompt: str, most_tokens: int) -> str:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -216,7 +217,8 @@ def test_wrong_usage_exits_2_and_points_to_help(arguments: list[str], capsys: py
         (
             ModuleNotFoundError("No module named 'torch'", name="torch"),
             1,
-            "tally: this needs torch, which is not installed (pip install 'tallystick[realize]')",
+            "tally: this needs torch, which is not installed "
+            "(install the extra `realize`: pip install '.[realize]' in the source tree)",
         ),
         (KeyboardInterrupt(), 130, "tally: interrupted"),
         (click.Abort(), 130, "tally: interrupted"),
@@ -253,6 +255,19 @@ def test_errors_honour_no_color(tmp_path: Path) -> None:
 
     assert said(NO_COLOR="1").startswith(b"tally: no ledger")
     assert b"\x1b[31m" in said(NO_COLOR="")
+
+
+@pytest.mark.parametrize("absent", ["torch", None])
+def test_what_is_missing_is_called_by_what_the_extra_is_there_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], absent: str | None
+) -> None:
+    if absent is not None:
+        monkeypatch.setitem(sys.modules, absent, None)
+    elif find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    raising(monkeypatch, ModuleNotFoundError("No module named 'numpy'", name="numpy"))
+    assert run(["runs"]) == 1
+    assert capsys.readouterr().err.startswith(f"tally: this needs {absent or 'numpy'}, which is not installed (")
 
 
 def raising(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:

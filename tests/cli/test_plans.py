@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ledger.canonical import r1_file, sha256_digest
-from ledger.plan import Plan, parse_plan
+from ledger.plan import OUTSIDE_ENGINE, Plan, parse_plan
 from ledger.store import Store
 from tests.builders.runs import edited_plan, plan_document, small_plan
 from tests.cli.conftest import Tally
@@ -174,6 +174,18 @@ def test_freezing_without_the_reference_that_decode_needs_is_said(tally: Tally, 
     assert "no reference is bound" in ran.err
     draft_file.with_name("r").write_bytes(b"what a model gave")
     assert "no reference" not in tally("plan", "freeze", draft_file, "--reference", "r", "-o", "plan.json").err
+
+
+def test_freezing_a_plan_for_a_watch_says_what_it_can_come_to(tally: Tally, draft_file: Path) -> None:
+    raw = json.loads(draft_file.read_bytes())
+    raw["correctness"] |= {"reference_digest": None, "prefill": True}
+    raw["execution"][0]["strategy_unit"] = OUTSIDE_ENGINE
+    raw.pop("adapter", None)
+    draft_file.write_text(json.dumps(raw))
+    ran = tally("plan", "freeze", draft_file, "-o", "plan.json")
+    assert ran.code == 0
+    assert "reference" not in ran.err
+    assert "a watched run is never a PASS" in ran.err
 
 
 def test_freezing_twice_records_once_and_writes_the_same_bytes(tally: Tally, draft_file: Path, tmp_path: Path) -> None:

@@ -410,6 +410,14 @@ def test_an_answer_that_fails_says_that_the_verdict_stands(answer: object, said:
     assert f"adapter 'mute': {said}" in raised.value.message
 
 
+def test_a_prompt_without_a_tokenizer_opens_no_run(tally: Tally, tiny: Path) -> None:
+    ran = tally("realize", "plan.json", "--reference", "reference.safetensors", "--prompt", "Hello")
+    assert ran.code == 1
+    assert ran.error_line.startswith("tally: the prompt cannot be answered: there is no tokenizer in ")
+    assert ran.error_line.endswith("(save the model's tokenizer in the checkpoint's folder, or leave --prompt out)")
+    assert tally("runs", "--json").json["runs"] == []
+
+
 def test_an_unfrozen_plan_is_rejected(tally: Tally, tiny: Path) -> None:
     raw = json.loads((tiny / "plan.json").read_bytes())
     del raw["digest"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from ledger.errors import CheckpointError
+from ledger.errors import CheckpointError, install
 from realizer.checkpoint import open_checkpoint, read_header
 from tests.builders.checkpoints import header_of, raw_bytes, write_checkpoint, write_safetensors
 
@@ -129,6 +130,13 @@ def test_offline_without_a_cached_copy_is_one_line(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(CheckpointError, match="'some-org/absent' is not in the local cache and HF_HUB_OFFLINE is set"):
         open_checkpoint("some-org/absent")
+
+
+def test_without_the_hub_s_package_a_wrong_path_is_called_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(CheckpointError, match="there is no folder 'wrong/path'") as raised:
+        open_checkpoint("wrong/path")
+    assert raised.value.hint == f"check the path, or {install('realize')}"
 
 
 def test_what_is_neither_directory_nor_repository(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from adapters.causal_lm import CausalLM
-from ledger.errors import NotFound, TallyError
+from ledger.errors import NotFound, TallyError, install
 from realizer import adapter as registry
 from realizer.adapter import ENTRY_POINT_GROUP, adapter_for, adapter_names, load_adapter
 from realizer.answers import AdapterFault
@@ -154,7 +154,7 @@ def test_what_is_wrong_with_an_offered_class_is_said_when_it_is_loaded(
     monkeypatch.delitem(sys.modules, "needing", raising=False)
     with pytest.raises(TallyError) as raised:
         load_adapter("needy")
-    assert "tallystick[realize]" in str(raised.value.hint)
+    assert raised.value.hint == install("realize")
     inner = load_adapter("inner")
     monkeypatch.setattr(inner, "decode", None)
     monkeypatch.delattr(inner, "decode")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ledger.errors import install
 from ledger.keys import generate
 from realizer.cli.main import run
 from tests.builders.runs import clean_bodies, small_plan
@@ -131,7 +132,7 @@ def test_serve_without_its_extra_says_which(call: Call, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "meta_path", [Absent("datasette"), *sys.meta_path])
     code, _, err = call("serve")
     assert code == 1
-    assert err == "tally: this needs datasette, which is not installed (pip install 'tallystick[serve]')\n"
+    assert err == f"tally: this needs datasette, which is not installed ({install('serve')})\n"
 
 
 class Absent:
