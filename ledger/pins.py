@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 STATE_VARIABLE = "TALLY_STATE_DIR"
 ACCEPT_HINT = (
-    "if you restored an older copy on purpose, `tally pin --accept` takes it as it is; else find out who changed it"
+    "another copy of this ledger may have gone on: then use that one and retire this; if this older copy was restored on"
+    " purpose, `tally pin --accept -o accepted.pin` takes it as it is; else find out who changed it"
 )
 
 

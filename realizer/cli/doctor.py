@@ -150,7 +150,7 @@ def ledger_and_pin(ledger: str) -> Iterator[Diagnosis]:
                 yield _note("pin", f"none in {pins.state_folder()}", "the next run makes one; `tally pin` another")
             else:
                 pins.check_pin(store)
-                yield _ok("pin", f"holds at {pin.size} events")
+                yield _ok("pin", f"holds at {pin.size} events, by the hashes recorded; `tally verify` recomputes them")
     except LedgerBroken as error:
         yield _problem("pin", error.message, error.hint)
     except NoteError as error:

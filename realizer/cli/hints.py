@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 _OF_A_LEDGER = re.compile(
-    r"`(tally (?:runs|verify|pin --accept|db check|db upgrade|(?:show|log|reconcile|replay) [^`\s]+))`"
+    r"`(tally (?:runs|verify|pin --accept -o accepted.pin|db check|db upgrade|(?:show|log|reconcile|replay) [^`\s]+))`"
 )
 """Hints that mean the ledger in hand: those that name another one, or a FILE, are left alone."""
 

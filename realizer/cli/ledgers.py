@@ -3,13 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from ledger.errors import LedgerBroken
 from realizer.cli.access import shown_ledger
 from realizer.cli.files import write_output
+from realizer.cli.hints import command
 from realizer.cli.options import FileName, json_option, ledger_option, output_option, refuse_two_documents
-from realizer.cli.rendering import amount, emit_json, facts, json_value, say, show, size
+from realizer.cli.rendering import amount, emit_json, facts, json_value, progress_bar, say, show, size
+
+if TYPE_CHECKING:
+    from ledger.documents import Problem, VerificationDocument
+
+
+def _recomputed(location: str) -> VerificationDocument:
+    """What every envelope, hash, link and document of a ledger says when it is computed again; pins aside."""
+    from ledger.audit import verify_ledger
+
+    with progress_bar("verifying", unit="events") as progress:
+        return verify_ledger(location, use_state=False, progress=progress)
+
+
+def _told(problem: Problem) -> str:
+    at = "" if problem.position is None else f" at position {problem.position}"
+    return f"{problem.code}{at}: {problem.detail}"
+
+
+def _refuse_broken_copy(destination: str) -> None:
+    """Raise LedgerBroken, keeping the copy, where it holds what its ledger held and that is broken."""
+    problems = _recomputed(destination).problems
+    if problems:
+        raise LedgerBroken(
+            f"{shown_ledger(destination)} is a copy of a broken ledger, and was kept: {_told(problems[0])}",
+            f"`{command('verify', shown_ledger(destination))}` lists everything; restore an older backup",
+        )
+
 
 # --- pin ----------------------------------------------------------------------------------------------------------
 
@@ -23,7 +53,8 @@ from realizer.cli.rendering import amount, emit_json, facts, json_value, say, sh
 def pin(accept: bool, key: str | None, output: str, ledger: str, as_json: bool) -> None:
     """Write a checkpoint of the ledger, to keep elsewhere.
 
-    A later `verify --pin` proves that nothing before it changed.
+    Every event's hash is computed again first: a broken chain is not pinned. A later `verify --pin` proves that
+    nothing before it changed.
 
     \b
     Examples:
@@ -37,6 +68,10 @@ def pin(accept: bool, key: str | None, output: str, ledger: str, as_json: bool) 
 
     refuse_two_documents(output, as_json)
     signer = private_key(key) if key is not None else None
+    found = _recomputed(ledger)
+    if found.checks.chain == "failed":
+        first = next((one for one in found.problems if not one.code.startswith("blob-")), found.problems[0])
+        raise LedgerBroken(f"nothing was pinned: {_told(first)}", "`tally verify` says what is wrong")
     with Store.open(ledger) as store:
         if accept:
             pins.accept_pin(store)
@@ -92,7 +127,9 @@ def upgrade(ledger: str, as_json: bool) -> None:
 @ledger_option
 @json_option
 def backup(destination: str, ledger: str, as_json: bool) -> None:
-    """Back a ledger up while it may be in use, and verify the copy.
+    """Back a ledger up while it may be in use, and verify the copy as `tally verify` does, pins aside.
+
+    Exit 4 when the copy is broken because the ledger is; it is kept then.
 
     \b
     Example:
@@ -102,6 +139,7 @@ def backup(destination: str, ledger: str, as_json: bool) -> None:
     from realizer.cli.documents import WrittenDocument
 
     write_backup(ledger, Path(destination))
+    _refuse_broken_copy(destination)
     document = WrittenDocument.of_file("backup", destination, {"ledger": shown_ledger(ledger)})
     if as_json:
         emit_json(document)
@@ -114,9 +152,10 @@ def backup(destination: str, ledger: str, as_json: bool) -> None:
 @click.argument("destination", type=FileName(), metavar="DST")
 @json_option
 def copy_ledger(source: str, destination: str, as_json: bool) -> None:
-    """Copy a ledger into an empty place, and verify it.
+    """Copy a ledger into an empty place, and verify it as `tally verify` does, pins aside.
 
-    Between backends too, byte for byte.
+    Between backends too, byte for byte. Go on with one of the two and retire the other: both have the same origin,
+    and what the one appends makes the other look rolled back.
 
     \b
     Example:
@@ -127,6 +166,7 @@ def copy_ledger(source: str, destination: str, as_json: bool) -> None:
     from realizer.cli.documents import CopyDocument
 
     copy(source, destination)
+    _refuse_broken_copy(destination)
     with Store.open(destination) as store:
         events = store.size()
     if as_json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import sqlite3
 import stat
@@ -72,12 +74,56 @@ def test_a_restored_old_file_is_a_rollback_for_verify_and_for_writers(
     ran = tally(*arguments)
     assert ran.code == 4
     assert "rollback" in ran.error_line
-    assert "--accept" in ran.error_line
     assert tally("verify", "--json").json["problems"][0]["code"] == "rollback"
     assert tally("pin", "-o", "ledger.pin").code == 4
     assert not (tmp_path / "ledger.pin").exists()
-    assert tally("pin", "--accept", "-o", "ledger.pin").code == 0
+    assert tally("runs").code == 0
+    (hint,) = re.findall(r"`tally ([^`]*)`", ran.error_line)
+    assert tally(*shlex.split(hint)).code == 0
     assert tally(*arguments).code == 0
+
+
+def test_a_copy_that_went_on_is_named_to_whoever_appends_to_the_original(tally: Tally, ledger: Path) -> None:
+    arguments = ("supersede", FIRST, "--by", SECOND, "--reason", "x", "--ledger")
+    assert tally("db", "copy", ledger, "copied.db").code == 0
+    assert tally(*arguments, "copied.db").code == 0
+    ran = tally(*arguments, ledger)
+    assert (ran.code, "another copy of this ledger may have gone on" in ran.error_line) == (4, True), ran
+    assert tally("runs", "--ledger", ledger).code == 0
+    (hint,) = re.findall(r"`tally ([^`]*)`", ran.error_line)
+    assert tally(*shlex.split(hint)).code == 0
+    assert tally(*arguments, ledger).code == 0
+
+
+ALTER = "update events set envelope = replace(envelope, 'example/small', 'example/other') where position = 1"
+
+
+def test_the_backup_of_an_altered_ledger_is_kept_and_not_called_verified(
+    tally: Tally, ledger: Path, tmp_path: Path
+) -> None:
+    tamper(ledger, ALTER)
+    ran = tally("db", "backup", "a copy.db")
+    assert (ran.code, "verified" in ran.err, "content at position 1" in ran.error_line) == (4, False, True), ran
+    assert (tmp_path / "a copy.db").exists()
+    (hint,) = re.findall(r"`tally ([^`]*)`", ran.error_line)
+    assert tally(*shlex.split(hint)).code == 4
+
+
+def test_a_copy_of_a_ledger_that_lacks_a_document_is_not_called_verified(tally: Tally, ledger: Path) -> None:
+    tamper(ledger, "delete from blobs")
+    for command in (("backup", "backup.db"), ("copy", ledger, "copied.db")):
+        ran = tally("db", *command)
+        assert (ran.code, "verified" in ran.err, "blob-missing" in ran.error_line) == (4, False, True), ran
+    assert tally("pin", "-o", "ledger.pin").code == 0, "what is pinned are the events"
+
+
+@pytest.mark.parametrize("how", [(), ("--accept",)])
+def test_an_altered_event_is_not_pinned(tally: Tally, ledger: Path, tmp_path: Path, how: tuple[str, ...]) -> None:
+    """By the recorded hashes nothing has changed: they are computed again."""
+    tamper(ledger, ALTER)
+    ran = tally("pin", *how, "-o", "ledger.pin")
+    assert (ran.code, "content at position 1" in ran.error_line, "tally verify" in ran.error_line) == (4, True, True)
+    assert not (tmp_path / "ledger.pin").exists()
 
 
 def test_a_signed_pin_is_verified_with_its_key(tally: Tally, ledger: Path) -> None:
