@@ -127,9 +127,10 @@ def upgrade(ledger: str, as_json: bool) -> None:
 @ledger_option
 @json_option
 def backup(destination: str, ledger: str, as_json: bool) -> None:
-    """Back a ledger up while it may be in use, and verify the copy as `tally verify` does, pins aside.
+    """Back a ledger up while it may be in use, and verify the copy.
 
-    Exit 4 when the copy is broken because the ledger is; it is kept then.
+    It is verified as `tally verify` does, pins aside. Exit 4 when the copy is broken because the ledger is; it is
+    kept then.
 
     \b
     Example:
@@ -152,10 +153,10 @@ def backup(destination: str, ledger: str, as_json: bool) -> None:
 @click.argument("destination", type=FileName(), metavar="DST")
 @json_option
 def copy_ledger(source: str, destination: str, as_json: bool) -> None:
-    """Copy a ledger into an empty place, and verify it as `tally verify` does, pins aside.
+    """Copy a ledger into an empty place, and verify it.
 
-    Between backends too, byte for byte. Go on with one of the two and retire the other: both have the same origin,
-    and what the one appends makes the other look rolled back.
+    Between backends too, byte for byte; verified as `tally verify` does, pins aside. Go on with one of the two and
+    retire the other: both have the same origin, and what the one appends makes the other look rolled back.
 
     \b
     Example:
