@@ -19,7 +19,7 @@ from ledger.checkpoints import Checkpoint
 from ledger.errors import LedgerBroken, NotFound, PlanError, TallyError
 from ledger.events import Event, read_event
 from ledger.evidence import Evidence, EvidenceInput, LedgerView, PriorRun, Proven, seal
-from ledger.evidence_checks import blob_references
+from ledger.evidence_checks import expected_blobs
 from ledger.measurement import Measurement
 from ledger.merkle import HASH_BYTES, Frontier, inclusion_proofs
 from ledger.plan import Plan, parse_plan
@@ -37,6 +37,13 @@ def export_run(store: Store, run_id: str, key: Ed25519PrivateKey | None = None, 
     a document to attach, EvidenceBroken when what the ledger holds does not hold together.
     """
     return seal(evidence_input(store, run_id, attach=attach), key)
+
+
+def left_out(bundle: EvidenceInput) -> list[str]:
+    """Digests of the documents that a run's events refer to and its evidence does not carry."""
+    streams = [[read_event(one.recorded.envelope) for one in stream] for stream in (bundle.events, *bundle.witnesses)]
+    named = expected_blobs(parse_plan(bundle.plan_data, what="the run's plan"), streams)
+    return [digest for digest in named if digest not in bundle.attached]
 
 
 def evidence_input(store: Store, run_id: str, *, attach: bool = False) -> EvidenceInput:
@@ -59,8 +66,8 @@ def evidence_input(store: Store, run_id: str, *, attach: bool = False) -> Eviden
     attached = {}
     if attach:
         streams = [events, *([read_event(place.envelope) for place in witness] for witness in witnesses)]
-        wanted = {digest for stream in streams for digest in blob_references(stream)} - {plan.blob_digest}
-        attached = {digest: _blob(store, digest, "a document that events refer to") for digest in sorted(wanted)}
+        wanted = expected_blobs(plan, streams)
+        attached = {digest: _blob(store, digest, "a document that events refer to") for digest in wanted}
     every = [*records, *([frozen] if frozen else []), *(place for witness in witnesses for place in witness)]
     root, proofs = inclusion_proofs(survey.nodes(), [place.position for place in every], size)
     return EvidenceInput(

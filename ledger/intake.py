@@ -35,11 +35,13 @@ class Taken(Draft):
 
 @dataclass(frozen=True)
 class Intake:
-    """What an import did: the run, where its events stand, and how many events were new to the ledger."""
+    """What an import did: the run, where its events stand, how many events were new to the ledger, and the digests of the
+    documents that the file names and neither holds: `verify_ledger` misses them."""
 
     run_id: str
     recorded: list[Recorded]
     added: int
+    missing: list[str]
 
 
 def import_evidence(store: Store, data: bytes) -> Intake:
@@ -57,7 +59,8 @@ def import_evidence(store: Store, data: bytes) -> Intake:
     for records in evidence.witness_records:
         _append(store, records)
     recorded = _append(store, evidence.recorded)
-    return Intake(evidence.run_id, recorded, store.size() - before)
+    named = {blob.digest for blob in evidence.statement.predicate.blobs}
+    return Intake(evidence.run_id, recorded, store.size() - before, sorted(named - set(store.blob_digests())))
 
 
 def _documents(store: Store, evidence: Evidence) -> None:

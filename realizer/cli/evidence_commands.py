@@ -13,7 +13,7 @@ from ledger.errors import TallyError
 from realizer.cli.files import read_input, write_output
 from realizer.cli.hints import command
 from realizer.cli.options import FileName, json_option, ledger_option, output_option, refuse_two_documents, run_argument
-from realizer.cli.rendering import amount, emit_json, emit_json_line, say, show, warn
+from realizer.cli.rendering import amount, documents_are, emit_json, emit_json_line, say, show, warn
 
 PASSPHRASE = "TALLY_PASSPHRASE"
 
@@ -88,7 +88,11 @@ def private_key(name: str) -> Any:
     metavar="NAME.pem",
     help="Sign with this private key; without one the file is NOT AUTHENTICATED.",
 )
-@click.option("--attach", is_flag=True, help="Include large documents that are otherwise referred to by digest.")
+@click.option(
+    "--attach",
+    is_flag=True,
+    help="Include the documents (lists of tensors) that are otherwise named by digest; importing needs them.",
+)
 @output_option("the evidence")
 @ledger_option
 @json_option
@@ -101,7 +105,8 @@ def export(run: str, key: str | None, attach: bool, output: str, ledger: str, as
     Example:
       tally export @latest --key tally.pem -o evidence.json
     """
-    from ledger.export import export_run
+    from ledger.evidence import seal
+    from ledger.export import evidence_input, left_out
     from ledger.store import Store
     from realizer.cli.documents import WrittenDocument
 
@@ -109,14 +114,19 @@ def export(run: str, key: str | None, attach: bool, output: str, ledger: str, as
     signer = private_key(key) if key else None
     with Store.open(ledger) as store:
         run_id = store.resolve(run)
-        data = export_run(store, run_id, key=signer, attach=attach)
+        bundle = evidence_input(store, run_id, attach=attach)
+    data = seal(bundle, signer)
+    absent = len(left_out(bundle))
     write_output(output, data, "the evidence")
+    if absent:
+        say(f"{documents_are(absent)} named by digest only; --attach takes them along, for whoever imports the file")
     if signer is None:
         warn("not signed: whoever reads it cannot know where it comes from; --key NAME.pem signs")
     if as_json:
-        emit_json(
-            WrittenDocument.of_bytes("evidence", output, data, {"run_id": run_id, "signed": int(signer is not None)})
-        )
+        about: dict[str, str | int | None] = {
+            "run_id": run_id, "signed": int(signer is not None), "documents_left_out": absent
+        }  # fmt: skip
+        emit_json(WrittenDocument.of_bytes("evidence", output, data, about))
     elif output != "-":
         say(f"{output}: run {run_id}, {amount(len(data))}; check it with `{command('verify', output)}`")
 

@@ -37,7 +37,7 @@ def _refuse_broken_copy(destination: str) -> None:
     if problems:
         raise LedgerBroken(
             f"{shown_ledger(destination)} is a copy of a broken ledger, and was kept: {_told(problems[0])}",
-            f"`{command('verify', shown_ledger(destination))}` lists everything; restore an older backup",
+            f"`{command('verify', shown_ledger(destination))}` lists everything",
         )
 
 

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from ledger.plan import Plan
 from tests.builders.runs import small_plan
 from tests.cli.conftest import Ran, Tally
 from tests.cli.seeding import FIRST, OTHER, SECOND
+from tests.cli.test_weights import listing
 
 
 @pytest.fixture
@@ -320,3 +322,21 @@ def test_one_earlier_run_is_one(tally: Tally, ledger: Path) -> None:
     ran = tally("verify", "evidence.json", "--require", "first-run")
     assert ran.code == 3
     assert "1 earlier run of this model is listed" in ran.out
+
+
+def test_documents_that_a_file_leaves_out_are_told_when_it_is_made_and_when_it_is_imported(
+    tally: Tally, tmp_path: Path, plan: Plan
+) -> None:
+    listing(tmp_path / "tally.db", plan, b"[]")
+    ran = tally("export", FIRST, "-o", "named.json")
+    assert "1 document is named by digest only; --attach" in ran.err
+    ran = tally("export", FIRST, "-o", "attached.json", "--attach", "--json")
+    assert (ran.json["facts"]["documents_left_out"], "by digest only" in ran.err) == (0, False)
+
+    ran = tally("import", "named.json", "--ledger", "other.db")
+    assert "1 document is named by digest only and not in this ledger" in ran.err
+    assert tally("verify", "other.db", "--json").json["problems"][0]["code"] == "blob-missing"
+    ran = tally("import", "attached.json", "--ledger", "other.db")
+    assert "by digest only" not in ran.err
+    assert tally("verify", "other.db").code == 0
+    assert "by digest only" not in tally("import", "named.json", "--ledger", "other.db").err, "the ledger has it now"
