@@ -226,8 +226,8 @@ class _Audit:
         """
         leaves = []
         heads, types, known = self._heads, self._types, _KNOWN
-        kept: list[tuple[str, str, str, str, object]] = []
-        keep, indexed, tensors = kept.append, self._columns_generated, self._keys.tensors
+        indexed, tensors = self._columns_generated, self._keys.tensors
+        keep_id, keep_hash, keep_run, keep_type, keep_materialization = self._keys.keepers()
         expected = self._next
         for position, envelope, stored_hash, *columns in rows:
             if position != expected:
@@ -245,8 +245,8 @@ class _Audit:
             # Read and written back alike means: no key twice, no blanks, no odd escapes. Only what differs (floats, that
             # are written in another way there) pays for the exact comparison.
             try:
-                event = from_json(data, allow_inf_nan=False)
-                same = to_json(event) == data and "\\u0000" not in envelope
+                event = from_json(data, allow_inf_nan=False, cache_strings="keys")
+                same = to_json(event) == data and (b"\\" not in data or b"\\u0000" not in data)
             except ValueError:
                 same = False
             if not same:
@@ -283,7 +283,15 @@ class _Audit:
                 self._problem("chain", "linkage", position, detail, sequence)
             heads[run_id] = (sequence, digest)
             if indexed:
-                keep((event_id, digest, run_id, kind, body.get("materialization_id")))
+                keep_id(hash(event_id))
+                keep_hash(hash(digest))
+                keep_run(hash(run_id))
+                keep_type(hash(kind))
+                try:
+                    keep_materialization(hash(body.get("materialization_id")))
+                except TypeError:  # a list or an object where a body has a name
+                    detail = "the body has not the form of its type: a name in it is no text"
+                    self._problem("chain", "content", position, detail, sequence)
                 if "tensors_blob" in body and body["tensors_blob"] is not None:
                     tensors[position] = hash(str(body["tensors_blob"]))
             else:
@@ -296,10 +304,6 @@ class _Audit:
             elif kind in _REFERRING:
                 self._note_documents(position, kind, body, sequence, digest)
         self._next = expected
-        try:
-            self._keys.extend(kept)
-        except TypeError:  # a list or an object where a body has a name
-            self._problem("chain", "content", None, "a body has not the form of its type: a name in it is no text")
         return leaves
 
     def _exactly(self, position: int, envelope: str) -> Any:

@@ -9,7 +9,7 @@ for each column, and the entries laid against that.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from operator import lt
 from typing import Any
@@ -36,10 +36,9 @@ class RowKeys:
         self.tensors: dict[int, int] = {}
         """Position -> hash of the digest of tensors, of the few events that have one."""
 
-    def extend(self, rows: Iterable[tuple[str, str, str, str, object]]) -> None:
-        """Keep the next rows: event id, hash, run id, type, and the body's materialization id."""
-        for kept, values in zip(self.columns.values(), zip(*rows, strict=True), strict=False):
-            kept.extend(map(hash, values))
+    def keepers(self) -> list[Callable[[int], None]]:
+        """What keeps the next row's hashes, one a column: of event id, hash, run id, type, and the body's materialization id."""
+        return [kept.append for kept in self.columns.values()]
 
     @property
     def size(self) -> int:
