@@ -71,6 +71,7 @@ AT_REST = ("checkpoint_mappings", "unowned_host_bytes", "unowned_device_bytes")
 
 B = TypeVar("B", bound=Body)
 T = TypeVar("T")
+Tone = Literal["good", "bad", "open", "dim"]
 Trust = Literal["observed", "declared", "claimed", "unknown"]
 
 
@@ -241,6 +242,24 @@ class MaterializationState:
     @property
     def release_sequence(self) -> int | None:
         return self.released[0].sequence if self.released else None
+
+
+def condition(found: MaterializationState | None) -> tuple[str, Tone]:
+    """What became of a materialization, in a word, and whether that is good, bad, open or neither."""
+    if found is None:
+        return "never begun", "bad"
+    if found.failed:
+        return "failed", "bad"
+    if found.skipped and not found.spans:
+        return "skipped", "dim"
+    if found.released:
+        return ("live again", "bad") if found.live else ("released", "good")
+    if found.observed:
+        live = found.observed[-1].body.live
+        if live.value is None:
+            return "liveness unknown", "open"
+        return ("live", "good") if live.value == 1 and found.live else ("not live", "bad")
+    return ("claimed", "open") if found.realized else ("started", "open")
 
 
 @dataclass

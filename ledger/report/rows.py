@@ -15,7 +15,7 @@ from ledger.plan import Materialization, Plan
 from ledger.reconcile import Judgement
 from ledger.reconcile.peak import required_bytes
 from ledger.report.wording import deviation, grouped, how, inert, said, shortened, size
-from ledger.run_state import MaterializationState, RunState
+from ledger.run_state import MaterializationState, RunState, condition
 
 MOST_DECODES = 400
 PLAIN_FIGURES = ("rss_anon", "rss_shmem", "rss_file", "tree_sum")
@@ -60,24 +60,6 @@ class MaterializationRow:
         return bool(self.findings) or any(
             pair.agrees is not True for pair in (self.place, self.representation, self.bytes)
         )
-
-
-def condition(found: MaterializationState | None) -> tuple[str, str]:
-    """What became of a materialization, in a word, and whether that is good, bad, open or neither."""
-    if found is None:
-        return "never begun", "bad"
-    if found.failed:
-        return "failed", "bad"
-    if found.skipped and not found.spans:
-        return "skipped", "dim"
-    if found.released:
-        return ("live again", "bad") if found.live else ("released", "good")
-    if found.observed:
-        live = found.observed[-1].body.live
-        if live.value is None:
-            return "liveness unknown", "open"
-        return ("live", "good") if live.value == 1 and found.live else ("not live", "bad")
-    return ("claimed", "open") if found.realized else ("started", "open")
 
 
 def is_about(finding: Finding, name: str) -> bool:

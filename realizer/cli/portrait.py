@@ -151,22 +151,13 @@ def _freezing(state: RunState) -> str:
 # --- sections -----------------------------------------------------------------------------------------------------
 
 
-def condition(found: MaterializationState | None) -> tuple[str, str]:
-    """What became of a materialization, in a word, and its style."""
-    if found is None:
-        return ("never begun", "red")
-    if found.failed:
-        return ("failed", "red")
-    if found.skipped and not found.spans:
-        return ("skipped", "dim")
-    if found.released:
-        return ("live again", "red") if found.live else ("released", "cyan")
-    if found.observed:
-        return ("live", "green") if found.live else ("not live", "red")
-    return ("claimed", "yellow") if found.realized else ("started", "yellow")
+TONES = {"good": "green", "bad": "red", "open": "yellow", "dim": "dim"}
+"""How a word about a materialization is coloured."""
 
 
 def _materializations(plan: Plan | None, state: RunState) -> RenderableType:
+    from ledger.run_state import condition
+
     planned = plan.materializations if plan is not None else {}
     rows = []
     for name in [*planned, *(name for name in state.materializations if name not in planned)]:
@@ -175,13 +166,14 @@ def _materializations(plan: Plan | None, state: RunState) -> RenderableType:
         observed = measured(seen.bytes) if seen is not None else "not observed"
         matches = seen is not None and wanted is not None and seen.bytes.value == wanted.expected_bytes
         place = wanted.memory_resource_id if wanted is not None else measured(seen.memory_resource_id) if seen else ""
+        word, tone = condition(found)
         rows.append(
             (
                 name,
                 place,
                 size(wanted.expected_bytes) if wanted is not None else cell("unplanned", "red"),
                 cell(observed, "" if matches else "yellow"),
-                cell(*condition(found)),
+                cell(word, TONES[tone]),
             )
         )
     planned_bytes, observed_bytes = in_bytes("planned"), in_bytes("observed")

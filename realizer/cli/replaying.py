@@ -90,8 +90,8 @@ def _show_state(events: Iterator[Event], source: RunSource, stop: int, last: int
 
 def state_document(state: RunState, source: RunSource, reached: Event, last: int) -> StateDocument:
     """The folded state as `tally.state/1`."""
+    from ledger.run_state import condition
     from realizer.cli.documents import MaterializationRow, StateDocument
-    from realizer.cli.portrait import condition
 
     planned = source.plan.materializations if source.plan is not None else {}
     rows = []
@@ -177,7 +177,7 @@ COUNTERS = frozenset({"events_seen", "last_elapsed", "samples_seen", "run_id", "
 
 
 def _materialization_changes(before: RunState, after: RunState) -> Iterator[str]:
-    from realizer.cli.portrait import condition
+    from ledger.run_state import condition
 
     for name, found in after.materializations.items():
         was = before.materializations.get(name)

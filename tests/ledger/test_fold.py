@@ -27,7 +27,7 @@ from ledger.events import Event
 from ledger.fold import fold
 from ledger.measurement import Measurement, measured, stated, unavailable
 from ledger.reconcile.reading import every_sample
-from ledger.run_state import KEPT_ACCESSES, MOST_IDS, MOST_LABELS, Extremes, RunState, trust
+from ledger.run_state import KEPT_ACCESSES, MOST_IDS, MOST_LABELS, Extremes, RunState, condition, trust
 from tests.builders.runs import (
     RUN_ID,
     changed,
@@ -402,3 +402,21 @@ def test_stretches_without_room_are_said_to_be_left_out() -> None:
         for n in range(MOST_LABELS + 3)
     ]
     assert fold(run_events([clean_bodies(PLAN)[0], *looks], PLAN)).overflowed == {"samples": 2}
+
+
+@pytest.mark.parametrize(
+    ("live", "told"),
+    [
+        (measured(1, "flag", "looked"), ("live", "good")),
+        (measured(0, "flag", "looked"), ("not live", "bad")),
+        (unavailable("flag", "looked", "not seen from outside"), ("liveness unknown", "open")),
+    ],
+)
+def test_what_nobody_could_see_live_is_not_called_dead(live: Measurement, told: tuple[str, str]) -> None:
+    plan = small_plan()
+    seen = changed(
+        clean_bodies(plan), MaterializationObserved, {"live": live}, materialization_id="mat.weights.resident"
+    )
+    state = fold(run_events(seen, plan))
+    assert condition(state.materializations["mat.weights.resident"]) == told
+    assert condition(None) == ("never begun", "bad")
