@@ -47,4 +47,4 @@ run tally export @latest --key "$demo/demo.pem" -o "$demo/evidence.json"
 run tally verify "$demo/evidence.json" --key "$demo/demo.pub"
 run tally report "$demo/evidence.json" --key "$demo/demo.pub" -o "$demo/report.html"
 
-say "To go on by hand: . .venv/bin/activate; export TALLY_LEDGER=$demo/tally.db; tally runs; tally --help"
+say "To go on by hand: . .venv/bin/activate; export TALLY_LEDGER=$demo/tally.db TALLY_STATE_DIR=$(printf %q "$TALLY_STATE_DIR"); tally runs; tally --help"

@@ -24,15 +24,16 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 
-def upgrade(location: str | Path) -> tuple[int, int]:
+def upgrade(location: str | Path, *, mended: list[str] | None = None) -> tuple[int, int]:
     """Bring a ledger to this version and restore its guards; returns the schema versions before and after.
 
-    Events keep their bytes. On a current ledger only guards that are gone or altered are put back. Raises LedgerError for
+    Events keep their bytes. On a current ledger only guards that are gone or altered are put back. `mended` gets a line
+    for each guard, view and index that was put back, and for each dropped that is not this program's. Raises LedgerError for
     a ledger that is absent, another program's, newer or read-only, and LedgerBroken when guards cannot be put back.
     """
     base = _identify(location)
     try:
-        return _upgrade(base), schema.VERSION
+        return _upgrade(base, [] if mended is None else mended), schema.VERSION
     finally:
         base.close()
 
@@ -50,7 +51,7 @@ def _identify(location: str | Path) -> Database:
     return SqliteDatabase(path)
 
 
-def _upgrade(base: Database) -> int:
+def _upgrade(base: Database, mended: list[str]) -> int:
     """Steps and guards in one transaction; returns the version that was found under the lock."""
     import sqlalchemy
 
@@ -64,9 +65,9 @@ def _upgrade(base: Database) -> int:
             if base.dialect == "sqlite":
                 # The header repeats the record; where they differ the record says which steps were run.
                 connection.exec_driver_sql(f"PRAGMA user_version = {schema.VERSION}")
-            _restore_guards(base, connection)
+            _restore_guards(base, connection, mended)
         if base.dialect == "postgresql":
-            _restore_postgres_views(base, engine)
+            _restore_postgres_views(base, engine, mended)
         if base.dialect == "sqlite":
             # A file's header is looked at before its log: move the new version there where no reader is in the way.
             with suppress(base.driver.Error):
@@ -118,7 +119,7 @@ def _run_steps(connection: Connection) -> None:
     alembic.command.upgrade(config, schema.revision())
 
 
-def _restore_guards(base: Database, connection: Connection) -> None:
+def _restore_guards(base: Database, connection: Connection, mended: list[str]) -> None:
     """Drop and create the guards that are not as they should be, then look again.
 
     Migrations may lose triggers without saying so (rebuilding a table drops them), so this runs at every upgrade.
@@ -132,11 +133,12 @@ def _restore_guards(base: Database, connection: Connection) -> None:
 
     triggers = schema.guards(base.dialect)
     if base.dialect == "sqlite":
-        _restore_views(base, execute, select)
+        _restore_views(base, execute, select, mended)
         # A table of somebody else's may hold something of theirs: that is left to them.
         for (name,) in select("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
             if name not in triggers:
                 execute(f"DROP TRIGGER {_quoted(name)}")
+                mended.append(f"trigger {name} dropped, it is not this program's")
     wrong = [name for name in base.missing_guards(select) if name in triggers]
     if wrong and base.dialect == "postgresql":
         for sql in schema.POSTGRES_FUNCTIONS.values():
@@ -145,6 +147,7 @@ def _restore_guards(base: Database, connection: Connection) -> None:
         table = name.split("_", 1)[0]
         execute(f"DROP TRIGGER IF EXISTS {name}" + ("" if base.dialect == "sqlite" else f" ON {table}"))
         execute(triggers[name])
+        mended.append(f"guard {name} put back")
     left = base.missing_guards(select)
     if left:
         raise LedgerBroken(
@@ -153,7 +156,12 @@ def _restore_guards(base: Database, connection: Connection) -> None:
         )
 
 
-def _restore_views(base: Database, execute: Callable[[str], None], select: Callable[[str], list[database.Row]]) -> None:
+def _restore_views(
+    base: Database,
+    execute: Callable[[str], None],
+    select: Callable[[str], list[database.Row]],
+    mended: list[str],
+) -> None:
     """Make the views and indexes of an SQLite ledger again that are not as they should be, and drop indexes not ours."""
     ours = {**schema.SQLITE_INDEXES, **create_views("sqlite")}
     for name in base.altered_views(select):
@@ -163,6 +171,7 @@ def _restore_views(base: Database, execute: Callable[[str], None], select: Calla
             execute(f"DROP {kind} {_quoted(name)}")
         if name in ours:
             execute(ours[name])
+        mended.append(f"{name} put back" if name in ours else f"{name} dropped, it is not this program's")
     left = base.altered_views(select)
     if left:
         raise LedgerBroken(
@@ -171,7 +180,7 @@ def _restore_views(base: Database, execute: Callable[[str], None], select: Calla
         )
 
 
-def _restore_postgres_views(base: Database, engine: Engine) -> None:
+def _restore_postgres_views(base: Database, engine: Engine, mended: list[str]) -> None:
     """The same on PostgreSQL, where only what is committed can be compared; who may read a view may do so afterwards."""
     ours = create_views("postgresql")
     altered = base.altered_views()
@@ -191,6 +200,7 @@ def _restore_postgres_views(base: Database, engine: Engine) -> None:
             connection.exec_driver_sql(placeholders(ours[name]))
             for (reader,) in readers:
                 connection.exec_driver_sql(f"GRANT SELECT ON {name} TO {reader}")
+            mended.append(f"{name} put back")
     left = base.altered_views()
     if left:
         raise LedgerBroken(

@@ -296,12 +296,13 @@ class DoctorDocument(Document):
 
 
 class UpgradeDocument(Document):
-    """`tally db upgrade`: schema versions before and after."""
+    """`tally db upgrade`: schema versions before and after; guards, views and indexes put back or dropped."""
 
     format: Literal["tally.upgrade/1"] = "tally.upgrade/1"
     ledger: str
     before: int
     after: int
+    mended: list[str] = Field(default_factory=list)
 
 
 class CopyDocument(Document):

@@ -112,14 +112,18 @@ def upgrade(ledger: str, as_json: bool) -> None:
     from ledger.migrate import upgrade as run_migrations
     from realizer.cli.documents import UpgradeDocument
 
-    before, after = run_migrations(ledger)
+    mended: list[str] = []
+    before, after = run_migrations(ledger, mended=mended)
     if as_json:
-        emit_json(UpgradeDocument(ledger=shown_ledger(ledger), before=before, after=after))
+        emit_json(UpgradeDocument(ledger=shown_ledger(ledger), before=before, after=after, mended=mended))
     else:
         say(
             f"{shown_ledger(ledger)}: version {after}"
             + (", was current already" if before == after else f", was {before}")
+            + (f"; {', '.join(mended)}" if mended else "")
         )
+        if mended and before == after:
+            say(f"`{command('verify', ledger=True)}` says whether anything was changed meanwhile")
 
 
 @db.command()

@@ -86,14 +86,13 @@ def brief(plan: Plan | None, state: RunState, judgement: Judgement | None) -> It
     if state.materializations:
         yield from ("", heading("Materializations"), _materializations(plan, state), "")
     if judgement is not None:
-        yield facts(
-            [
-                (
-                    "findings",
-                    f"{_counts(judgement.findings)}; `{command('show', state.run_id or '@latest', ledger=True)}` lists them",
-                )
-            ]
-        )
+        lines = []
+        if state.rejected is not None:
+            count = len(state.rejected.body.violations)
+            lines.append(("violations", f"{count}, of the plan: together they are one finding, plan.rejected"))
+        show_it = f"`{command('show', state.run_id or '@latest', ledger=True)}` lists them"
+        lines.append(("findings", f"{_counts(judgement.findings)}, of the run; {show_it}"))
+        yield facts(lines)
 
 
 def verdict_line(state: RunState, judgement: Judgement | None) -> Text:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from ledger.errors import NotFound
+from ledger.errors import LedgerBroken, NotFound
 from realizer.cli.access import shown_ledger
 from realizer.cli.files import read_input
 from realizer.cli.options import DEFAULT_LEDGER, FileName, json_option
@@ -132,13 +132,15 @@ def _verified_ledger(file: str | None, wanted: Wanted) -> VerificationDocument:
     if wanted.key is not None and wanted.pin is None:
         raise click.UsageError("for a ledger --key is the key that signed the pin: give --pin too")
     location = file or wanted.ledger or os.environ.get("TALLY_LEDGER") or DEFAULT_LEDGER
-    with progress_bar("verifying", unit="events") as progress:
-        return verify_ledger(
-            location,
-            pin=Path(wanted.pin) if wanted.pin else None,
-            progress=progress,
-            public_key=load_public(Path(wanted.key)) if wanted.key else None,
-        )
+    public_key = load_public(Path(wanted.key)) if wanted.key else None
+    try:
+        with progress_bar("verifying", unit="events") as progress:
+            return verify_ledger(
+                location, pin=Path(wanted.pin) if wanted.pin else None, progress=progress, public_key=public_key
+            )
+    except LedgerBroken as error:
+        # Elsewhere the hint is this very command.
+        raise LedgerBroken(error.message, "it cannot be read far enough to say more: restore a backup") from error
 
 
 def _verified_evidence(file: str, wanted: Wanted) -> tuple[VerificationDocument, str | None]:

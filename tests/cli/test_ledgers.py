@@ -162,7 +162,9 @@ def test_writing_to_a_ledger_whose_guards_are_gone_refuses(tally: Tally, ledger:
     assert ran.code == 1
     assert "db upgrade" in ran.error_line
     assert tally("db", "check", "--json").code == 1
-    assert tally("db", "upgrade").code == 0
+    ran = tally("db", "upgrade")
+    assert (ran.code, f"guard {name} put back" in ran.err, "`tally verify`" in ran.err) == (0, True, True), ran
+    assert "put back" not in tally("db", "upgrade").err
     assert tally("db", "check", "--json").code == 0
     assert tally("supersede", FIRST, "--by", SECOND, "--reason", "x").code == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -152,8 +153,14 @@ def test_a_plan_with_violations_is_rejected_with_all_of_them(tally: Tally, tiny:
     assert ran.code == 3
     assert all(word in ran.err for word in ("nowhere", "unheard-of", "capacity"))
     assert ran.json["outcome"] == "rejected"
+    (found,) = [one for one in ran.json["findings"] if one["code"] == "plan.rejected"]
+    count = len(found["observed"])
+    assert f"{count} violations" in ran.err
     assert not {"materialization.started", "memory.sampled"} & set(types(tiny))
     assert types(tiny)[-3:] == ["plan.rejected", "run.closed", "verdict.recorded"]
+    text = tally("realize", "bad.json", "--checkpoint", "model", "--reference", "reference.safetensors").out
+    assert re.search(rf"violations +{count}, of the plan: together they are one finding, plan.rejected", text), text
+    assert re.search(r"findings +\d+ error, of the run; ", text), text
 
 
 @pytest.mark.parametrize(

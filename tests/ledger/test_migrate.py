@@ -95,7 +95,7 @@ def test_an_upgrade_that_fails_changes_nothing(location: str, monkeypatch: pytes
     migrated(location, 1, monkeypatch)
     with monkeypatch.context() as patched:
 
-        def fail(base: object, connection: object) -> None:
+        def fail(base: object, connection: object, mended: list[str]) -> None:
             raise LedgerError("the guards cannot be put back")
 
         patched.setattr(migrate, "_restore_guards", fail)
