@@ -160,7 +160,7 @@ def test_a_plan_with_violations_is_rejected_with_all_of_them(tally: Tally, tiny:
     assert types(tiny)[-3:] == ["plan.rejected", "run.closed", "verdict.recorded"]
     text = tally("realize", "bad.json", "--checkpoint", "model", "--reference", "reference.safetensors").out
     assert re.search(rf"violations +{count}, of the plan: together they are one finding, plan.rejected", text), text
-    assert re.search(r"findings +\d+ error, of the run; ", text), text
+    assert re.search(r"findings +1 error, .*, of the run; ", text), text
 
 
 @pytest.mark.parametrize(
