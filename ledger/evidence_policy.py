@@ -22,7 +22,7 @@ NAMES: dict[str, str] = {
     "pin": "a given pin covers the run and holds",
     "frozen": "the plan was frozen, in the same ledger, before the run was opened",
     "challenge": "the run was opened with the challenge given to verify",
-    "first-run": "no earlier run of the same model is in the ledger that the file was exported from, by the signer's word or proven with --ledger",
+    "first-run": "no earlier run of the same model is in the exporting ledger, by the signer's word or proven with --ledger",
     "complete": "proven from a ledger that no event, witness or prior run was left out",
     "blobs": "every document that events refer to is attached and unaltered",
     "witness": "a separate process took samples of the run, to its end",
