@@ -39,10 +39,10 @@ class FixtureError(TallyError):
     """A reference fixture that cannot be read or is none."""
 
 
-def save_fixture(fixture: ReferenceFixture, path: Path) -> str:
-    """Write the fixture as one safetensors file, provenance in its metadata; returns the file's `sha256:` digest.
+def fixture_bytes(fixture: ReferenceFixture) -> bytes:
+    """The fixture as one safetensors file, provenance in its metadata. The same fixture gives the same bytes.
 
-    The same fixture gives the same bytes.
+    Raises FixtureError when a tensor is missing.
     """
     from safetensors.torch import save
 
@@ -52,7 +52,12 @@ def save_fixture(fixture: ReferenceFixture, path: Path) -> str:
     metadata = {"format": FIXTURE_FORMAT, **fixture.provenance}
     # apart: safetensors refuses tensors that share memory, as a fixture's inputs and outputs may
     apart = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in fixture.tensors.items()}
-    data = _sorted_metadata(save(apart, metadata))
+    return _sorted_metadata(save(apart, metadata))
+
+
+def save_fixture(fixture: ReferenceFixture, path: Path) -> str:
+    """Write the fixture's bytes to a file; returns its `sha256:` digest. Raises FixtureError."""
+    data = fixture_bytes(fixture)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

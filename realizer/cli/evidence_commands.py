@@ -93,7 +93,7 @@ def private_key(name: str) -> Any:
     is_flag=True,
     help="Include the documents (lists of tensors) that are otherwise named by digest; importing needs them.",
 )
-@output_option("the evidence")
+@output_option("the evidence", "evidence")
 @ledger_option
 @json_option
 def export(run: str, key: str | None, attach: bool, output: str, ledger: str, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tempfile
@@ -13,6 +14,8 @@ from ledger.errors import TallyError
 from realizer.cli.rendering import emit_bytes
 
 STANDARD = "-"
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""No space left, on the device or for this user."""
 MAX_INPUT_BYTES = 256 * 1024 * 1024
 """More than any document that a command reads has; what goes on longer (a device, a pipe without an end) is not read out."""
 
@@ -42,43 +45,55 @@ def replacing(name: str, what: str) -> Iterator[Path]:
     Nothing half-written ever stands under `name`; a link is followed. Where `name` is `-` or no regular file (a pipe, a
     device) the scratch file's bytes are written to it instead.
     """
-    target = None if name == STANDARD else Path(os.path.realpath(name))
-    replaces = target is not None and (target.is_file() or not target.exists())
-    try:
-        handle, scratch_name = tempfile.mkstemp(prefix=".tally-", dir=target.parent if target and replaces else None)
-    except OSError as error:
-        raise _unwritable(name, what, error) from error
+    with writing(name, what):
+        target, replaces, folder = _target(name)
+        handle, scratch_name = tempfile.mkstemp(prefix=".tally-", dir=folder)
     os.close(handle)
     scratch = Path(scratch_name)
     try:
         yield scratch
-        if target is None:
-            emit_bytes(scratch.read_bytes())
-        else:
-            _put(scratch, target, replaces, name, what)
+        with writing(name, what):
+            if target is None:
+                emit_bytes(scratch.read_bytes())
+            elif replaces:
+                scratch.chmod(0o666 & ~_umask())
+                scratch.replace(target)
+            else:
+                target.write_bytes(scratch.read_bytes())
     finally:
         scratch.unlink(missing_ok=True)
 
 
-def _put(scratch: Path, target: Path, replaces: bool, name: str, what: str) -> None:
+def _target(name: str) -> tuple[Path | None, bool, Path]:
+    """Where the output goes, null for standard output; whether it is put there as a whole; the scratch file's folder."""
+    target = None if name == STANDARD else Path(os.path.realpath(name))
+    if target is not None and (target.is_file() or not target.exists()):
+        return target, True, target.parent
+    return target, False, Path(tempfile.gettempdir())
+
+
+@contextmanager
+def writing(name: str, what: str) -> Iterator[None]:
+    """Name the output in what the operating system says while it, or the scratch file for it, is written.
+
+    A reader of standard output that went away is left to `realizer.cli.main`.
+    """
     try:
-        if replaces:
-            scratch.chmod(0o666 & ~_umask())
-            scratch.replace(target)
-        else:
-            target.write_bytes(scratch.read_bytes())
+        yield
     except OSError as error:
-        raise _unwritable(name, what, error) from error
+        if name == STANDARD and isinstance(error, BrokenPipeError):
+            raise
+        shown = "standard output" if name == STANDARD else repr(name)
+        try_next = "choose another place with -o"
+        if error.errno in FULL:
+            try_next = f"free space in {str(_target(name)[2])!r}, or {try_next}"
+        raise TallyError(f"{what} cannot be written to {shown}: {error.strerror or error}", try_next) from error
 
 
 def write_output(name: str, data: bytes, what: str) -> None:
     """Write the whole file or nothing; `-` is standard output."""
-    with replacing(name, what) as scratch:
+    with replacing(name, what) as scratch, writing(name, what):
         scratch.write_bytes(data)
-
-
-def _unwritable(name: str, what: str, error: OSError) -> TallyError:
-    return TallyError(f"{what} cannot be written to {name!r}: {error.strerror}", "choose another place with -o")
 
 
 def _umask() -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from ledger.errors import EvidenceBroken, TallyError
+from ledger.errors import TallyError
 from realizer.cli.files import read_input
 from realizer.cli.options import FileName, json_option, ledger_option
 from realizer.cli.plan_views import read_plan
 from realizer.cli.rendering import documents_are, emit_json, say, show, warn
-from realizer.cli.resolving import open_run
+from realizer.cli.resolving import open_run, require_unbroken
 
 
 @click.command("import")
@@ -54,12 +54,7 @@ def _evidence(data: bytes, file: str, ledger: str) -> str:
     from ledger.intake import import_evidence
     from realizer.cli.access import writable_ledger
 
-    document = verify(data)
-    if document.status == "broken":
-        first = document.problems[0]
-        raise EvidenceBroken(
-            f"evidence {file!r} is broken: {first.code}: {first.detail}", "`tally verify` lists all of it"
-        )
+    require_unbroken(file, verify(data))
     with writable_ledger(ledger) as store:
         taken = import_evidence(store, data)
     if not taken.added:

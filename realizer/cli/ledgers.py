@@ -47,7 +47,7 @@ def _refuse_broken_copy(destination: str) -> None:
 @click.command()
 @click.option("--accept", is_flag=True, help="Take the ledger as it is now for good, after a deliberate restore.")
 @click.option("--key", type=FileName(), metavar="NAME.pem", help="Sign the pin with this private key.")
-@output_option("the pin")
+@output_option("the pin", "pin")
 @ledger_option
 @json_option
 def pin(accept: bool, key: str | None, output: str, ledger: str, as_json: bool) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from ledger.errors import TallyError
+
+if TYPE_CHECKING:
+    from realizer.cli.outputs import Kind
 
 DEFAULT_LEDGER = "./tally.db"
 EMPTY = ("", "sqlite:///")
@@ -75,20 +79,46 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print a JSON document on standard output.")(command)
 
 
-def output_option(what: str) -> Callable[[F], F]:
-    """`-o FILE`, required; `-` is standard output."""
+def output_option(what: str, kind: Kind) -> Callable[[F], F]:
+    """`-o FILE`, required; `-` is standard output. What may not be written over is refused before the command begins."""
 
     def decorate(command: F) -> F:
-        return click.option(
+        @wraps(command)
+        def guarded(*arguments: Any, **given: Any) -> Any:
+            _spare_what_is_there(given["output"], kind, what)
+            return command(*arguments, **given)
+
+        option: Callable[[Any], F] = click.option(
             "-o",
             "--output",
             type=FileName(),
             metavar="FILE",
             required=True,
-            help=f"Where {what} goes; - is standard output.",
-        )(command)
+            help=f"Where {what} goes; - is standard output. Only an older one is written over.",
+        )
+        return option(guarded)
 
     return decorate
+
+
+def _spare_what_is_there(output: str, kind: Kind, what: str) -> None:
+    """Hold the output against every file, folder and ledger that the command line names."""
+    from ledger.database import is_postgres, sqlite_path
+    from realizer.cli.outputs import refuse_overwriting
+
+    context = click.get_current_context()
+    inputs, folders, ledger = [], [], None
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if not isinstance(parameter.type, FileName | RunName) or value is None or parameter.name == "output":
+            continue
+        if parameter.name == "ledger":
+            ledger = None if is_postgres(value) else sqlite_path(value)
+        elif Path(value).is_dir():
+            folders.append((f"the folder {value!r}, which the command reads", Path(value)))
+        else:
+            inputs.append((f"{parameter.human_readable_name}, which the command reads", Path(value)))
+    refuse_overwriting(output, kind, what, inputs=inputs, folders=folders, ledger=ledger)
 
 
 def run_argument(name: str = "run", **attributes: Any) -> Callable[[F], F]:

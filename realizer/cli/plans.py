@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from ledger.errors import NotFound, PlanError, PlanRejected, TallyError
-from realizer.cli.files import read_input, replacing, write_output
+from realizer.cli.files import read_input, replacing, write_output, writing
 from realizer.cli.hints import command
 from realizer.cli.options import FileName, json_option, ledger_option, output_option, pairs, refuse_two_documents
 from realizer.cli.plan_views import plan_parts, plan_summary, read_plan, seal_text
@@ -63,7 +63,7 @@ def plan() -> None:
 @click.option("--hash-files", is_flag=True, help="Bind the checkpoint files' SHA-256 digests too (reads them whole).")
 @click.option("--observe", is_flag=True, help="For an engine that is watched from outside: no adapter carries it out.")
 @click.option("--published", metavar="NAME", help="Rebuild a published plan of the adapter; it comes out frozen.")
-@output_option("the draft")
+@output_option("the draft", "plan")
 @json_option
 def draft(
     model: str | None,
@@ -227,7 +227,7 @@ def _adapter(name: str | None, checkpoint: Checkpoint) -> type[Adapter]:
 @click.argument("draft", type=FileName(), metavar="DRAFT")
 @click.option("--reference", type=FileName(), metavar="FILE", help="The reference fixture whose digest the plan binds.")
 @click.option("--note", metavar="TEXT", help="A remark that is recorded with the freezing.")
-@output_option("the frozen plan")
+@output_option("the frozen plan", "plan")
 @ledger_option
 @json_option
 def freeze(draft: str, reference: str | None, note: str | None, output: str, ledger: str, as_json: bool) -> None:
@@ -264,7 +264,8 @@ def freeze(draft: str, reference: str | None, note: str | None, output: str, led
     elif (wanted.prefill or wanted.repetitions) and wanted.reference_digest is None:
         warn("no reference is bound, so that decode cannot be judged and no run can PASS; bind one with --reference")
     with writable_ledger(ledger) as store, replacing(output, "the frozen plan") as scratch:
-        scratch.write_bytes(frozen.data)
+        with writing(output, "the frozen plan"):
+            scratch.write_bytes(frozen.data)
         recorded = store.frozen(frozen.computed_digest)
         if recorded is None:
             store.put_blob(frozen.data, "application/json")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ledger.errors import CheckpointError, NotFound, RealizationFailed, TallyError
-from realizer.cli.files import replacing
+from realizer.cli.files import write_output
 from realizer.cli.hints import command
 from realizer.cli.options import FileName, json_option, ledger_option, output_option, pairs, refuse_two_documents
 from realizer.cli.plan_views import read_plan
@@ -281,7 +281,7 @@ def _tell_answer(prompt: str, answer: str, as_json: bool) -> None:
     help="The checkpoint's directory, or a hub repository; else the plan's own.",
 )
 @click.option("--adapter", metavar="NAME", help="The adapter; else the one that the plan names.")
-@output_option("the fixture")
+@output_option("the fixture", "fixture")
 @json_option
 def reference(
     draft: str,
@@ -302,11 +302,13 @@ def reference(
       tally reference draft.json --prompt "The capital of France is" -o reference.safetensors
       tally reference draft.json --tokens 1,2,3,4 -o reference.safetensors
     """
+    from ledger.canonical import sha256_digest
     from realizer import answers
     from realizer.adapter import adapter_for, load_adapter
     from realizer.checkpoint import open_checkpoint
     from realizer.cli.documents import WrittenDocument
-    from realizer.decode import save_fixture
+    from realizer.cli.outputs import refuse_overwriting
+    from realizer.decode import fixture_bytes
 
     if prompt is not None and tokens is not None:
         raise click.UsageError("--prompt and --tokens exclude each other")
@@ -315,17 +317,19 @@ def reference(
     chosen = load_adapter(adapter) if adapter else adapter_for(found)
     model = found.document.model
     opened = open_checkpoint(checkpoint or model.repository, model.revision)
+    folder = opened.directory
+    refuse_overwriting(output, "fixture", "the fixture", folders=[(f"the checkpoint in {str(folder)!r}", folder)])
     ids = _token_ids(tokens) if tokens is not None else _prompted(chosen, opened, prompt)
     fixture = answers.reference(chosen, found, opened, prompt, ids)
-    with replacing(output, "the fixture") as scratch:
-        digest = save_fixture(fixture, scratch)
+    data = fixture_bytes(fixture)
+    write_output(output, data, "the fixture")
     if as_json:
         facts: dict[str, str | int | None] = {"tokens": len(ids) or None, **fixture.provenance}
-        emit_json(WrittenDocument.of_file("reference", output, facts))
+        emit_json(WrittenDocument.of_bytes("reference", output, data, facts))
     elif output != "-":
         given = f"{len(ids)} tokens in" if ids else "an input of the adapter's choice"
         say(
-            f"{output}: {digest}, {given}; next: "
+            f"{output}: {sha256_digest(data)}, {given}; next: "
             + command("plan", "freeze", draft, "--reference", output, "-o", "plan.json")
         )
 

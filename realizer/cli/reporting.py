@@ -21,7 +21,7 @@ from realizer.cli.options import (
     run_argument,
 )
 from realizer.cli.rendering import amount, emit_json, say
-from realizer.cli.resolving import RunSource, is_evidence, open_run
+from realizer.cli.resolving import RunSource, is_evidence, open_run, require_unbroken
 
 if TYPE_CHECKING:
     from ledger.documents import VerificationDocument
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     metavar="NAME.pub",
     help="For an evidence file: the public key its signature must be made with.",
 )
-@output_option("the page")
+@output_option("the page", "page")
 @ledger_option
 @json_option
 def report(run: str, other: str | None, key: str | None, output: str, ledger: str, as_json: bool) -> None:
     """Write a run as one HTML page.
 
     It opens offline and holds everything: verdict, findings, what was planned and observed, memory over time, hashes.
-    Evidence is verified on the way, and the page says what came of it.
+    Evidence is verified on the way, and the page says what came of it. Exit 4 when that is broken.
 
     \b
     Examples:
@@ -60,21 +60,24 @@ def report(run: str, other: str | None, key: str | None, output: str, ledger: st
     if key is not None and not evidence:
         raise click.UsageError("--key verifies an evidence file: a run in a ledger carries no signature")
     with ExitStack() as opened:
-        source = opened.enter_context(open_run(run, ledger))
+        source = opened.enter_context(open_run(run, ledger, told=True))
+        verification = verified(run, key) if evidence else None
         page = page_of(
             source,
             opened.enter_context(open_run(other, ledger)) if other is not None else None,
-            verification=verified(run, key) if evidence else None,
+            verification=verification,
             provenance=evidence_provenance(run) if evidence else ledger_provenance(ledger, source.run_id),
         )
     data = page.encode("utf-8")
     write_output(output, data, "the page")
     _tell("report", output, data, source.run_id, as_json)
+    if verification is not None:
+        require_unbroken(run, verification, "; the page was written, and says so")
 
 
 @click.command()
 @run_argument()
-@output_option("the trace")
+@output_option("the trace", "trace")
 @ledger_option
 @json_option
 def trace(run: str, output: str, ledger: str, as_json: bool) -> None:

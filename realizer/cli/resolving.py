@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ledger.errors import LedgerBroken, NotFound
+from ledger.errors import EvidenceBroken, LedgerBroken, NotFound
 
 if TYPE_CHECKING:
+    from ledger.documents import VerificationDocument
     from ledger.events import Event
     from ledger.plan import Plan
     from ledger.reconcile import Judgement
@@ -56,13 +57,14 @@ def is_evidence(name: str) -> bool:
 
 
 @contextmanager
-def open_run(name: str, ledger: str) -> Iterator[RunSource]:
+def open_run(name: str, ledger: str, *, told: bool = False) -> Iterator[RunSource]:
     """The run that `name` means. A name of the form of a run id is one; write ./NAME for a file that is called so.
 
+    Whoever tells what verifying says passes `told`, and gets evidence that states what its events do not bear out.
     Raises NotFound for an unknown run, an ambiguous prefix or an absent file; EvidenceBroken; LedgerError.
     """
     if is_evidence(name):
-        yield from_evidence(name)
+        yield from_evidence(name, told=told)
         return
     from ledger.store import Store
 
@@ -104,16 +106,22 @@ def plan_of(store: Store, run_id: str) -> Plan | None:
     return parse_plan(data, what="the recorded plan")
 
 
-def from_evidence(name: str) -> RunSource:
-    """A run out of an evidence file. Its form and chain are checked here; signature and proofs are `verify`'s."""
+def from_evidence(name: str, *, told: bool = False) -> RunSource:
+    """A run out of an evidence file whose form, chain, proofs and, unless `told`, conclusions hold.
+
+    The signature is left to those who are given a key. Raises EvidenceBroken, NotFound.
+    """
     from realizer.cli.files import read_input
 
     if not Path(name).exists():
         raise NotFound(f"no such file: {name!r}", "a run is a full id, a unique prefix, @latest, or an evidence file")
-    from ledger.evidence import open_evidence
+    from ledger.evidence import open_evidence, verify
     from ledger.fold import fold
 
-    evidence = open_evidence(read_input(name, "evidence"))
+    data = read_input(name, "evidence")
+    evidence = open_evidence(data)
+    if not told:
+        require_unbroken(name, verify(data))
     blobs = dict(evidence.blobs)
     return RunSource(
         run_id=evidence.events[0].run_id,
@@ -123,3 +131,12 @@ def from_evidence(name: str) -> RunSource:
         witnesses=lambda: [fold(witness) for witness in evidence.witnesses],
         blob=blobs.get,
     )
+
+
+def require_unbroken(file: str, document: VerificationDocument, and_so: str = "") -> None:
+    """Raises EvidenceBroken with the first problem that verifying the file found, and what came of it."""
+    if document.status == "broken":
+        first = document.problems[0]
+        raise EvidenceBroken(
+            f"evidence {file!r} is broken: {first.code}: {first.detail}{and_so}", "`tally verify` lists all of it"
+        )

@@ -14,6 +14,7 @@ from ledger.errors import LedgerBroken, NotFound
 from realizer.cli.access import shown_ledger
 from realizer.cli.files import read_input
 from realizer.cli.options import DEFAULT_LEDGER, FileName, json_option
+from realizer.cli.outputs import SQLITE_MAGIC
 from realizer.cli.rendering import VERDICT_STYLES, cell, emit_json, facts, heading, joined, progress_bar, show, table
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from ledger.documents import VerificationDocument
     from ledger.evidence import LedgerView, Requirements
 
-SQLITE_MAGIC = b"SQLite format 3\x00"
 STATUS_STYLES = {"valid": "bold green", "valid-unanchored": "bold yellow", "broken": "bold red"}
 T = TypeVar("T")
 CHECK_STYLES = {"ok": "green", "failed": "bold red", "not-checked": "dim"}

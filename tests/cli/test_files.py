@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -80,3 +81,34 @@ def test_what_never_ends_is_not_read_out(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(zeros.raw)))
         with pytest.raises(TallyError, match="standard input is longer than 1000 bytes"):
             read_input("-", "evidence")
+
+
+def full(_path: Path, _data: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_named_with_the_file_and_what_to_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "e.json"
+    target.write_bytes(b"old")
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(TallyError) as raised:
+        write_output(str(target), b"new", "the evidence")
+    assert str(raised.value) == (
+        f"the evidence cannot be written to {str(target)!r}: No space left on device "
+        f"(free space in {str(tmp_path)!r}, or choose another place with -o)"
+    )
+    monkeypatch.undo()
+    assert target.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_full_device_is_named_as_any_file() -> None:
+    with pytest.raises(TallyError, match="'/dev/full': No space left on device"):
+        write_output("/dev/full", b"x", "the page")
+
+
+def test_standard_output_on_a_full_device_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(full, write_through=True))  # type: ignore[arg-type]
+        with pytest.raises(TallyError, match="the page cannot be written to standard output: No space left on device"):
+            write_output("-", b"x", "the page")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ledger.canonical import encode
 from ledger.errors import install
 from ledger.keys import generate
 from realizer.cli.main import run
@@ -73,8 +75,61 @@ def test_report_of_evidence_verifies_it(call: Call) -> None:
     signed = Path("signed.html").read_text("utf-8")
     assert "NOT AUTHENTICATED" not in signed
     assert "Evidence valid." in signed
-    assert call("report", "e.json", "--key", "other.pub", "-o", "foreign.html")[0] == 0
-    assert "Evidence broken." in Path("foreign.html").read_text("utf-8")
+    assert '<section class="verdict pass"' in signed
+    code, _, err = call("report", "e.json", "--key", "other.pub", "-o", "foreign.html")
+    assert code == 4
+    assert "evidence 'e.json' is broken: signature: signed by key" in err
+    assert "the page was written, and says so" in err
+    foreign = Path("foreign.html").read_text("utf-8")
+    assert "Evidence broken." in foreign
+    assert f"<title>BROKEN: run {FIRST}</title>" in foreign
+    assert "<h1>BROKEN · Run" in foreign
+    assert '<section class="verdict broken"' in foreign
+    assert "<strong>BROKEN</strong>" in foreign
+    assert "<dd>claims PASS</dd>" in foreign
+    assert "<strong>PASS</strong>" not in foreign
+
+
+def altered(verdict: str) -> None:
+    """e.json, with another verdict stated in altered.json: form, chain and proofs hold all the same."""
+    envelope = json.loads(Path("e.json").read_bytes())
+    statement = json.loads(base64.b64decode(envelope["payload"]))
+    statement["predicate"]["verdict"] = verdict
+    envelope["payload"] = base64.b64encode(encode(statement).encode("utf-8")).decode("ascii")
+    Path("altered.json").write_text(encode(envelope) + "\n")
+
+
+def test_a_page_of_altered_evidence_says_what_it_claims_and_what_its_events_say(call: Call) -> None:
+    assert call("export", FIRST, "-o", "e.json")[0] == 0
+    altered("FAIL")
+    code, out, err = call("report", "altered.json", "-o", "r.html", "--json")
+    assert code == 4
+    assert json.loads(out)["file"] == "r.html"
+    assert "judged again, verdict differs" in err
+    html = Path("r.html").read_text("utf-8")
+    assert "<dd>claims FAIL</dd>" in html
+    assert "<dt>judged again</dt><dd>PASS</dd>" in html
+    code, _, err = call("report", FIRST, "--compare", "altered.json", "-o", "two.html")
+    assert (code, err.count("\n")) == (4, 1)
+    assert not Path("two.html").exists()
+    assert call("report", "altered.json", "--compare", FIRST, "-o", "two.html")[0] == 4
+    two = Path("two.html").read_text("utf-8")
+    assert (two.count("<strong>BROKEN</strong>"), two.count("<strong>PASS</strong>")) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["compare", "show", "reconcile", "log", "replay", "weights", "trace"])
+def test_no_command_takes_altered_evidence_for_good(call: Call, name: str) -> None:
+    assert call("export", FIRST, "-o", "e.json")[0] == 0
+    altered("FAIL")
+    more = {"compare": [FIRST], "trace": ["-o", "t.json"]}.get(name, [])
+    assert call(name, "e.json", *more)[0] == 0
+    Path("t.json").unlink(missing_ok=True)
+    code, out, err = call(name, "altered.json", *more)
+    assert (code, out, err.count("\n")) == (4, "", 1)
+    assert "evidence 'altered.json' is broken: judge: judged again, verdict differs" in err
+    assert not Path("t.json").exists()
+    if name == "compare":
+        assert call(name, FIRST, "altered.json")[0] == 4
 
 
 def test_broken_evidence_has_no_page(call: Call) -> None:
