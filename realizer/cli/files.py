@@ -66,10 +66,11 @@ def replacing(name: str, what: str) -> Iterator[Path]:
 
 def _target(name: str) -> tuple[Path | None, bool, Path]:
     """Where the output goes, null for standard output; whether it is put there as a whole; the scratch file's folder."""
-    target = None if name == STANDARD else Path(os.path.realpath(name))
-    if target is not None and (target.is_file() or not target.exists()):
-        return target, True, target.parent
-    return target, False, Path(tempfile.gettempdir())
+    if name != STANDARD:
+        target = Path(os.path.realpath(name))
+        if target.is_file() or not Path(name).exists():
+            return target, True, target.parent
+    return None if name == STANDARD else Path(name), False, Path(tempfile.gettempdir())
 
 
 @contextmanager
@@ -86,7 +87,8 @@ def writing(name: str, what: str) -> Iterator[None]:
         shown = "standard output" if name == STANDARD else repr(name)
         try_next = "choose another place with -o"
         if error.errno in FULL:
-            try_next = f"free space in {str(_target(name)[2])!r}, or {try_next}"
+            _, replaces, folder = _target(name)
+            try_next = f"free space {'' if replaces else 'there, or '}in {str(folder)!r}, or {try_next}"
         raise TallyError(f"{what} cannot be written to {shown}: {error.strerror or error}", try_next) from error
 
 

@@ -117,7 +117,7 @@ def _spare_what_is_there(output: str, kind: Kind, what: str) -> None:
         elif Path(value).is_dir():
             folders.append((f"the folder {value!r}, which the command reads", Path(value)))
         else:
-            inputs.append((f"{parameter.human_readable_name}, which the command reads", Path(value)))
+            inputs.append(Path(value))
     refuse_overwriting(output, kind, what, inputs=inputs, folders=folders, ledger=ledger)
 
 

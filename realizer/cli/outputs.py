@@ -12,7 +12,7 @@ from ledger.errors import TallyError
 
 Kind = Literal["page", "trace", "evidence", "pin", "plan", "fixture"]
 Guarded = tuple[str, Path]
-"""What a file is to the command, for the message, and where it lies."""
+"""What a folder is to the command, for the message, and where it lies."""
 
 STREAMS = re.compile(r"-|/dev/(?:stdin|stdout|stderr)|/dev/fd/.*|/proc/.*")
 """Names of streams that are open already: whoever opened them chose what is written over."""
@@ -46,7 +46,7 @@ def refuse_overwriting(
     kind: Kind,
     what: str,
     *,
-    inputs: Iterable[Guarded] = (),
+    inputs: Iterable[Path] = (),
     folders: Iterable[Guarded] = (),
     ledger: Path | None = None,
 ) -> None:
@@ -82,12 +82,11 @@ def _of_a_database(target: Path, ledger: Path | None) -> str | None:
     return None
 
 
-def _of_the_command(target: Path, inputs: Iterable[Guarded], folders: Iterable[Guarded]) -> str | None:
+def _of_the_command(target: Path, inputs: Iterable[Path], folders: Iterable[Guarded]) -> str | None:
     if not _is_file(target):
         return None
-    for role, path in inputs:
-        if _same(target, path):
-            return role
+    if any(_same(target, path) for path in inputs):
+        return "an input of the command"
     for role, folder in folders:
         inside = target.is_relative_to(os.path.realpath(folder))
         if inside or (folder.is_dir() and any(_same(target, path) for path in folder.iterdir())):

@@ -60,6 +60,16 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
         os.close(reader)
 
 
+def test_a_pipe_that_is_open_already_is_written_to() -> None:
+    reader, writer = os.pipe()
+    try:
+        write_output(f"/dev/fd/{writer}", b"data", "the file")
+        assert os.read(reader, 10) == b"data"
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
 @pytest.mark.parametrize("name", ["absent/file", "."])
 def test_what_cannot_be_written_is_said_in_one_line(tmp_path: Path, name: str) -> None:
     with pytest.raises(TallyError, match="the file cannot be written") as raised:
@@ -103,7 +113,7 @@ def test_a_full_disk_is_named_with_the_file_and_what_to_try(tmp_path: Path, monk
 
 
 def test_a_full_device_is_named_as_any_file() -> None:
-    with pytest.raises(TallyError, match="'/dev/full': No space left on device"):
+    with pytest.raises(TallyError, match=r"'/dev/full': No space left on device \(free space there, or in "):
         write_output("/dev/full", b"x", "the page")
 
 

@@ -100,8 +100,8 @@ def test_a_file_of_the_command_stays_by_whatever_name(link: Callable[[Path, Path
             refuse_overwriting(str(path), "plan", "the plan", folders=[("the checkpoint", folder)])
     again = tmp_path / "again"
     link(again, tmp_path / "draft.json")
-    with pytest.raises(TallyError, match="that is the draft"):
-        refuse_overwriting(str(again), "plan", "the plan", inputs=[("the draft", tmp_path / "draft.json")])
+    with pytest.raises(TallyError, match="that is an input of the command"):
+        refuse_overwriting(str(again), "plan", "the plan", inputs=[tmp_path / "draft.json"])
 
 
 def test_a_link_from_the_checkpoint_to_its_store_is_a_file_of_it(tmp_path: Path) -> None:
@@ -141,16 +141,16 @@ def test_no_command_replaces_the_ledger_or_a_key(name: str, tally: Tally, ledger
 def test_the_key_that_signs_is_not_replaced(name: str, tally: Tally, ledger: Path, tmp_path: Path) -> None:
     tally("keygen", "--no-passphrase", "-o", "k.pem")
     given = [] if name == "pin" else ["@latest"]
-    assert "that is key" in refused(tally, name, *given, "--key", "k.pem", over=tmp_path / "k.pem")
+    assert "an input of the command" in refused(tally, name, *given, "--key", "k.pem", over=tmp_path / "k.pem")
 
 
 def test_evidence_is_not_replaced_by_what_is_made_of_it(tally: Tally, ledger: Path, tmp_path: Path) -> None:
     for name in ("e.json", "other.json"):
         assert tally("export", SECOND, "-o", name).code == 0
     for name in ("report", "trace"):
-        assert "which the command reads" in refused(tally, name, "e.json", over=tmp_path / "e.json")
+        assert "an input of the command" in refused(tally, name, "e.json", over=tmp_path / "e.json")
         assert "that is evidence" in refused(tally, name, "e.json", over=tmp_path / "other.json")
-    assert "which the command reads" in refused(
+    assert "an input of the command" in refused(
         tally, "report", "e.json", "--compare", "other.json", over=tmp_path / "other.json"
     )
 
@@ -168,7 +168,7 @@ def test_freezing_replaces_neither_its_ledger_nor_its_draft(tally: Tally, plan_f
     said = refused(tally, "plan", "freeze", plan_file, "--ledger", "q.db", over=tmp_path / "q.db")
     assert "that is the ledger" in said
     assert not (tmp_path / "q.db").exists()
-    assert "which the command reads" in refused(tally, "plan", "freeze", plan_file, over=plan_file)
+    assert "an input of the command" in refused(tally, "plan", "freeze", plan_file, over=plan_file)
 
 
 def test_a_draft_replaces_no_file_of_the_checkpoint(tally: Tally, tmp_path: Path) -> None:
