@@ -491,7 +491,9 @@ class MemorySampled(Body):
     label: `baseline`, `materialized:ID`, `before-release:ID`, `after-release:ID`, `after-decode`, `closing`, or free.
     process: the tree (bytes; faults and swaps are counts): vm_rss, vm_hwm, rss_anon, rss_file, rss_shmem, vm_swap, hugetlb,
     vm_pin, minor_faults, major_faults, swap_in, swap_out, new_file_mappings, checkpoint_mappings, new_tmpfs_files, tree_sum;
-    and processes, the members of the tree.
+    and processes, the members of the tree. tree_sum is shown as "held": bytes held, each page once: private, shared,
+    swapped and huge pages, and what is held beyond those through files new since the baseline (to a witness: through any
+    file); rss_file is not added.
     host: machine-wide figures.
     cgroup: the own cgroup's, with `others`, its processes outside the tree.
     cuda: per device `DEVICE.allocated`, `.reserved`, `.peak`, `.process`, and `host_pool` (bytes).

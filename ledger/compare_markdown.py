@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 from ledger import canonical
+from ledger.counting import counted
 from ledger.documents import ComparisonDocument, Difference
 
 MOST_ROWS = 100
@@ -27,7 +28,7 @@ def render_markdown(comparison: ComparisonDocument) -> str:
     different = [item for item in comparison.differences if item.kind == "different"]
     expected = [item for item in comparison.differences if item.kind == "expected"]
     timings = [(item, ratio(item)) for item in expected]
-    verdict = "The runs are the same." if comparison.same else f"The runs differ in {_times(len(different), 'place')}."
+    verdict = "The runs are the same." if comparison.same else f"The runs differ in {counted(len(different), 'place')}."
     lines = [
         "### Comparison of two runs",
         "",
@@ -52,12 +53,8 @@ def render_markdown(comparison: ComparisonDocument) -> str:
     if rest:
         groups = Counter(item.path.partition("[")[0].partition(".")[0] for item in rest)
         named = ", ".join(f"{group} ({count})" for group, count in sorted(groups.items()))
-        lines += ["", f"Expected to differ, and differing in {_times(len(rest), 'place')}: {named}."]
+        lines += ["", f"Expected to differ, and differing in {counted(len(rest), 'place')}: {named}."]
     return "\n".join(lines) + "\n"
-
-
-def _times(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _code(value: Any) -> str:

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from ledger.bodies import RunOpened, VerdictRecorded
 from ledger.checkpoints import Checkpoint, NoteError, parse_checkpoint
+from ledger.counting import counted
 from ledger.documents import Checks, CheckState, Problem, ProblemCode, VerificationDocument
 from ledger.errors import EvidenceBroken, TallyError
 from ledger.evidence_checks import CheckName, Fault, fault, structural_faults
@@ -260,12 +261,10 @@ def _completeness(answer: _Answer, evidence: Evidence, view: LedgerView | None) 
         answer.completeness = f"incomplete: the ledger differs from the evidence on {', '.join(differing)}"
         return
     answer.complete = True
-    held = f"{_many(len(view.prior_runs), 'prior run')} and {_many(len(view.witnesses), 'witness', 'witnesses')}"
-    answer.completeness = f"complete: the ledger has the same {view.run_events} events, {held} at size {tree.size}"
-
-
-def _many(count: int, one: str, more: str | None = None) -> str:
-    return f"{count} {one if count == 1 else more or one + 's'}"
+    held = f"{counted(len(view.prior_runs), 'prior run')} and {counted(len(view.witnesses), 'witness', 'witnesses')}"
+    answer.completeness = (
+        f"complete: the ledger has the same {counted(view.run_events, 'event')}, {held} at size {tree.size}"
+    )
 
 
 def _cut_run(evidence: Evidence, view: LedgerView) -> list[Fault]:

@@ -25,6 +25,7 @@ from ledger.checkpoints import (
     parse_checkpoint,
     sign_note,
 )
+from ledger.counting import counted
 from ledger.errors import LedgerBroken, LedgerError
 from ledger.keys import is_named_pipe
 from ledger.merkle import Frontier
@@ -145,7 +146,7 @@ def _extended(store: Store, pin: Checkpoint | None, size: int) -> Checkpoint:
 def rollback_text(pin: Checkpoint, found: Checkpoint) -> str:
     """What a rollback is told with: both sizes and roots."""
     return (
-        f"rollback: ledger {pin.origin} was pinned at {pin.size} events (root {pin.root_hex}) "
+        f"rollback: ledger {pin.origin} was pinned at {counted(pin.size, 'event')} (root {pin.root_hex}) "
         f"and holds {found.size} (root {found.root_hex})"
     )
 
@@ -155,8 +156,8 @@ def fork_text(pin: Checkpoint, found: Checkpoint) -> str:
     if pin.origin != found.origin:
         return f"fork: the pin is of ledger {pin.origin}, this is ledger {found.origin}"
     return (
-        f"fork: ledger {pin.origin} was pinned at {pin.size} events with root {pin.root_hex}, "
-        f"its first {found.size} events have root {found.root_hex}"
+        f"fork: ledger {pin.origin} was pinned at {counted(pin.size, 'event')} with root {pin.root_hex}, "
+        f"its first {counted(found.size, 'event has', 'events have')} root {found.root_hex}"
     )
 
 

@@ -42,7 +42,10 @@ def postgres_connect(location: str, settings: Mapping[str, str] | None = None) -
         if connection is not None:
             connection.close()
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise LedgerError(f"cannot connect to ledger {hide_password(location)}: {first}") from error
+        raise LedgerError(
+            f"cannot connect to ledger {hide_password(location)}: {first}",
+            "does the server run there, and do host, port, user, password and database fit? `psql` says so too",
+        ) from error
 
 
 def postgres_error(error: Exception, shown: str) -> LedgerError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledger.json_sql import Json, PostgresJson, SqliteJson
+from ledger.run_state import HELD
 
 
 @dataclass(frozen=True)
@@ -361,7 +362,7 @@ PROCESS_COLUMNS = {
     "new_file_mappings": "bytes of non-library file mappings new since the baseline",
     "checkpoint_mappings": "resident bytes of mappings of checkpoint files",
     "new_tmpfs_files": "bytes of new files on tmpfs",
-    "tree_sum": "what the process tree holds, all classes summed",
+    "tree_sum": HELD,
 }
 
 

@@ -172,8 +172,12 @@ def machine_part(environment: EnvironmentObserved, device: str, repository: str,
 def _resource(observed: Mapping[str, ObservedMemoryResource], key: str, plan_id: str) -> dict[str, Any]:
     resource = observed.get(key)
     if resource is None:
+        device = key.partition(".")[0]
+        wanted = (
+            f"there is no device {device}" if device.startswith("cuda:") else f"this machine shows no memory {key!r}"
+        )
         raise TallyError(
-            f"this machine shows no memory {key!r}; it has: {', '.join(sorted(observed))}",
+            f"{wanted}; it has: {', '.join(sorted(observed))}",
             "`tally doctor` says which devices are seen and why not; --device cpu drafts for this machine's own memory",
         )
     kind = _value(resource.kind, f"kind of {key}", str)

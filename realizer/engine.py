@@ -44,6 +44,7 @@ from ledger.bodies import (
     Violation,
 )
 from ledger.canonical import sha256_digest
+from ledger.counting import counted
 from ledger.errors import CheckpointError, PlanRejected, RealizationFailed, TallyError
 from ledger.events import Event, read_event
 from ledger.fold import fold
@@ -357,7 +358,7 @@ class _Realization:
         if violations:
             self.emit(PlanRejectedEvent(violations=violations))
             raise PlanRejected(
-                f"the plan is rejected: {len(violations)} violation{'s' if len(violations) != 1 else ''}",
+                f"the plan is rejected: {counted(len(violations), 'violation')}",
                 [f"{v.code} {v.subject}: {v.message}" for v in violations],
                 f"nothing was allocated; {remedy(violations)}",
             )

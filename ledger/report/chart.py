@@ -26,7 +26,7 @@ LANE, HEADING, PANEL_GAP, AXIS = 22, 24, 14, 26
 TICKS = 3
 
 PROCESS = (
-    ("process/tree_sum", "sum", "sum"),
+    ("process/tree_sum", "held", "sum"),
     ("process/rss_anon", "private (RssAnon)", "anon"),
     ("process/rss_shmem", "shared (RssShmem)", "shmem"),
     ("process/rss_file", "file (RssFile)", "file"),

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ledger.compare_markdown import ratio as quotient
+from ledger.counting import counted
 from ledger.documents import ComparisonDocument, Finding, VerificationDocument
 from ledger.events import Event
 from ledger.plan import Plan
@@ -31,7 +32,7 @@ from ledger.report.rows import (
     resource_rows,
 )
 from ledger.report.timeline import Reader, Timeline
-from ledger.run_state import RunState
+from ledger.run_state import HELD, RunState
 
 MOST_EVENTS = 2_000
 """Events that a page lists; those that findings name are listed whatever their number."""
@@ -268,9 +269,12 @@ def environment() -> Environment:
         "compact": wording.compact,
         "digest": wording.digest,
         "grouped": wording.grouped,
+        "number": wording.number,
+        "model": wording.model,
+        "counted": counted,
         "pretty": wording.pretty,
     }
-    made.globals |= {"WIDTH": WIDTH, "LEFT": LEFT, "RIGHT": RIGHT}
+    made.globals |= {"WIDTH": WIDTH, "LEFT": LEFT, "RIGHT": RIGHT, "HELD": HELD}
     return made
 
 

@@ -14,10 +14,13 @@ from ledger.measurement import Measurement
 from ledger.plan import Materialization, Plan
 from ledger.reconcile import Judgement
 from ledger.reconcile.peak import required_bytes
-from ledger.report.wording import deviation, grouped, how, inert, said, shortened, size
+from ledger.report.wording import deviation, grouped, how, inert, number, said, shortened, size
 from ledger.run_state import MaterializationState, RunState, condition
 
 MOST_DECODES = 400
+NUMBERED = frozenset({"pid"})
+"""Numbers that name something and count nothing."""
+
 PLAIN_FIGURES = ("rss_anon", "rss_shmem", "rss_file", "tree_sum")
 
 
@@ -374,7 +377,7 @@ def summary(body: bodies.Body) -> str:
         if name in SUBJECTS or value is None or value in ({}, []):
             continue
         if isinstance(value, Measurement):
-            shown = said(value)
+            shown = number(value) if name in NUMBERED else said(value)
         elif isinstance(value, bodies.Deviation):
             shown = deviation(value)
         elif isinstance(value, str | int):

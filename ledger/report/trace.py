@@ -37,7 +37,7 @@ PHASE_OF = {
 
 COUNTERS = {
     "process tree": ("process/", ("rss_anon", "rss_shmem", "rss_file", "vm_swap", "hugetlb")),
-    "process tree, sum": ("process/", ("tree_sum",)),
+    "process tree, held": ("process/", ("tree_sum",)),
     "host": ("host/", ("anon_pages", "shmem")),
 }
 """Counter track -> prefix and figures; figures of devices are taken as they are found."""

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from ledger import canonical
-from ledger.bodies import Deviation
+from ledger.bodies import Deviation, ModelIdentity
 from ledger.measurement import Measurement
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -70,6 +70,18 @@ def said(measurement: Measurement | None) -> str:
             return duration(value)
         return grouped(value)
     return shortened(value)
+
+
+def number(measurement: Measurement) -> str:
+    """A number that names something (a process, say), so that its digits are not grouped."""
+    return str(measurement.value) if isinstance(measurement.value, int) else said(measurement)
+
+
+def model(identity: ModelIdentity) -> str:
+    """Repository and revision; where the checkpoint does not say, its directory, where that is known."""
+    if identity.repository.value is None and identity.directory.value is not None:
+        return f"in {said(identity.directory)}; {identity.repository.detail or 'repository unavailable'}"
+    return f"{said(identity.repository)} @ {said(identity.revision)}"
 
 
 def how(measurement: Measurement | None) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from ledger.counting import counted
 from ledger.errors import LedgerBroken, LedgerError, TallyError, install
 from realizer.cli.documents import Diagnosis, DoctorDocument
 from realizer.cli.main import EXTRAS
@@ -138,9 +139,8 @@ def ledger_and_pin(ledger: str) -> Iterator[Diagnosis]:
         for problem in found["problems"]:
             yield _problem("ledger", problem, None)
         if not found["problems"]:
-            yield _ok(
-                "ledger", f"{shown_ledger(ledger)}: {found['events']} events, {found['runs']} runs, guards in place"
-            )
+            held = f"{counted(found['events'], 'event')}, {counted(found['runs'], 'run')}"
+            yield _ok("ledger", f"{shown_ledger(ledger)}: {held}, guards in place")
         if found.get("role_may_change_events"):
             role = f"role {found['role']} may change events"
             yield _note("ledger role", role, "docs/postgresql.md makes one that may not")
@@ -150,7 +150,10 @@ def ledger_and_pin(ledger: str) -> Iterator[Diagnosis]:
                 yield _note("pin", f"none in {pins.state_folder()}", "the next run makes one; `tally pin` another")
             else:
                 pins.check_pin(store)
-                yield _ok("pin", f"holds at {pin.size} events, by the hashes recorded; `tally verify` recomputes them")
+                yield _ok(
+                    "pin",
+                    f"holds at {counted(pin.size, 'event')}, by the hashes recorded; `tally verify` recomputes them",
+                )
     except LedgerBroken as error:
         yield _problem("pin", error.message, error.hint)
     except NoteError as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ledger.counting import counted
 from ledger.errors import NotFound
 from realizer.cli.options import json_option, ledger_option, run_argument
 from realizer.cli.rendering import (
@@ -171,7 +172,7 @@ def _split(document: ComparisonDocument) -> tuple[list[Difference], list[Differe
 
 def _comparison_parts(document: ComparisonDocument, everything: bool) -> Iterator[RenderableType]:
     different, expected = _split(document)
-    count = f"{len(different)} difference{'s' if len(different) != 1 else ''}"
+    count = counted(len(different), "difference")
     yield joined(("SAME", "bold green") if document.same else ("DIFFERENT", "bold red"), count)
     yield facts([("A", document.a), ("B", document.b)])
     if different:

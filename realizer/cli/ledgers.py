@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ledger.counting import counted
 from ledger.errors import LedgerBroken
 from realizer.cli.access import shown_ledger
 from realizer.cli.files import write_output
@@ -83,7 +84,7 @@ def pin(accept: bool, key: str | None, output: str, ledger: str, as_json: bool) 
     if as_json:
         emit_json(document)
     elif output != "-":
-        say(f"{output}: {document.tree_size} events, root {document.root}")
+        say(f"{output}: {counted(document.tree_size, 'event')}, root {document.root}")
 
 
 # --- db -----------------------------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ def copy_ledger(source: str, destination: str, as_json: bool) -> None:
     if as_json:
         emit_json(CopyDocument(source=shown_ledger(source), destination=shown_ledger(destination), events=events))
     else:
-        say(f"{shown_ledger(destination)}: {events} events, verified")
+        say(f"{shown_ledger(destination)}: {counted(events, 'event')}, verified")
 
 
 @db.command("check")

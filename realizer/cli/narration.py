@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ledger import bodies
+from ledger.counting import counted
 from ledger.measurement import Measurement
 from realizer.cli.rendering import amount, inert, measured, on_terminal, short_digest
 
@@ -14,9 +15,9 @@ CLASSES = (
     ("rss_shmem", "shared"),
     ("rss_file", "file"),
     ("vm_swap", "swap"),
-    ("tree_sum", "sum"),
+    ("tree_sum", "held"),
 )
-"""The process tree's classes that are shown, and what they are called there."""
+"""The process tree's figures that are shown, and what they are called: what is held is not the sum of those beside it."""
 
 
 def subject(body: bodies.Body) -> str:
@@ -60,12 +61,12 @@ def _size(measurement: Measurement | None) -> str:
 
 
 def _claimed(body: Any) -> str:
-    return f"claimed {_size(body.bytes)} in {measured(body.tensors)} tensors, {measured(body.elapsed_ns)}"
+    return f"claimed {_size(body.bytes)} in {counted(measured(body.tensors), 'tensor')}, {measured(body.elapsed_ns)}"
 
 
 def _observed(body: Any) -> str:
     live = {1: "live", 0: "not live"}.get(body.live.value, measured(body.live))
-    return f"{live}, {_size(body.bytes)} in {measured(body.tensors)} tensors on {measured(body.memory_resource_id)}"
+    return f"{live}, {_size(body.bytes)} in {counted(measured(body.tensors), 'tensor')} on {measured(body.memory_resource_id)}"
 
 
 def _released(body: Any) -> str:
@@ -150,7 +151,7 @@ _TOLD: dict[type[bodies.Body], Callable[[Any], str]] = {
     bodies.ExecutionActivated: lambda b: f"on {measured(b.compute_unit_id)} with {len(b.state)} pieces of state",
     bodies.DecodeRan: _decode,
     bodies.SourceAccessed: lambda b: (
-        f"{b.access} of {measured(b.path)} by {b.attributed_to}, {measured(b.count)} times"
+        f"{b.access} of {measured(b.path)} by {b.attributed_to}, {counted(measured(b.count), 'time')}"
     ),
     bodies.SourceWatched: _watched,
     bodies.MemorySampled: _sampled,

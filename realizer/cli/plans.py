@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from ledger.counting import counted
 from ledger.errors import NotFound, PlanError, PlanRejected, TallyError
 from realizer.cli.files import read_input, replacing, write_output, writing
 from realizer.cli.hints import command
@@ -122,10 +123,8 @@ def draft(
     elif output != "-":
         total = sum(m.expected_bytes for m in made.document.materializations if m.persistence == "persistent")
         state = "frozen" if made.frozen else "a draft"
-        count = len(made.document.materializations)
-        say(
-            f"{output}: {state}, {count} materializations, {amount(total)} to stay; next: {_next_step(made, output, model)}"
-        )
+        count = counted(len(made.document.materializations), "materialization")
+        say(f"{output}: {state}, {count}, {amount(total)} to stay; next: {_next_step(made, output, model)}")
 
 
 def _outside(model: str, device: str, options: dict[str, str]) -> bytes:
@@ -331,7 +330,7 @@ def check(file: str, as_json: bool) -> int:
         )
     elif violations:
         show(
-            joined((f"{len(violations)} violation{'s' if len(violations) != 1 else ''}", "bold red"), file),
+            joined((counted(len(violations), "violation"), "bold red"), file),
             table(("code", "subject", "what is wrong"), [(v.code, v.subject, v.message) for v in violations]),
         )
     else:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from ledger.counting import counted
 from ledger.errors import NotFound, QueryError
 from realizer.cli.files import read_input
 from realizer.cli.options import json_option, ledger_option, pairs
@@ -132,10 +133,12 @@ def query(
         else:
             printed = _print_objects(answer.columns, found, lines=jsonl)
     if printed.cut:
-        warn(f"only the first {printed.rows} rows: more is too much for a table; --jsonl and --csv print any amount")
+        warn(
+            f"only the first {counted(printed.rows, 'row')}: more is too much for a table; --jsonl and --csv print any amount"
+        )
     elif answer.truncated:
         more = f"; --jsonl and --csv print up to {MOST_ROWS}" if drawn and rows is None else ""
-        warn(f"only the first {printed.rows} rows; --rows N raises the limit{more}")
+        warn(f"only the first {counted(printed.rows, 'row')}; --rows N raises the limit{more}")
 
 
 GRACE_SECONDS = 5

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ledger.counting import counted
 from ledger.errors import CheckpointError, NotFound, RealizationFailed, TallyError
 from realizer.cli.files import write_output
 from realizer.cli.hints import command
@@ -327,7 +328,7 @@ def reference(
         facts: dict[str, str | int | None] = {"tokens": len(ids) or None, **fixture.provenance}
         emit_json(WrittenDocument.of_bytes("reference", output, data, facts))
     elif output != "-":
-        given = f"{len(ids)} tokens in" if ids else "an input of the adapter's choice"
+        given = f"{counted(len(ids), 'token')} in" if ids else "an input of the adapter's choice"
         say(
             f"{output}: {sha256_digest(data)}, {given}; next: "
             + command("plan", "freeze", draft, "--reference", output, "-o", "plan.json")

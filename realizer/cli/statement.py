@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ledger.counting import counted
 from realizer.cli.documents import EvidenceSummaryDocument, StatedScope
 from realizer.cli.portrait import findings_parts
 from realizer.cli.rendering import (
@@ -68,9 +69,9 @@ def statement_parts(opened: Evidence) -> Iterator[RenderableType]:
             ("plan", joined(short_digest(summary.plan_digest), (frozen, "dim"))),
             (
                 "ledger",
-                f"{summary.origin}, {summary.tree_size} events, root {short_digest(opened.checkpoint.root_hex)}",
+                f"{summary.origin}, {counted(summary.tree_size, 'event')}, root {short_digest(opened.checkpoint.root_hex)}",
             ),
-            ("events", f"{summary.events}, and {summary.witnesses} witness{'' if summary.witnesses == 1 else 'es'}"),
+            ("events", f"{summary.events}, and {counted(summary.witnesses, 'witness', 'witnesses')}"),
             ("attempts before", str(summary.attempts_before)),
         ]
     )

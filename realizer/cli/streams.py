@@ -121,7 +121,7 @@ def _wanted(kind: str, types: tuple[str, ...]) -> bool:
 
 
 @click.command()
-@click.argument("run", type=RunName(), metavar="RUN", required=False)
+@click.argument("run", type=RunName(), metavar="[RUN]", required=False)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0),

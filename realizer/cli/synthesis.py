@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ledger.counting import counted
 from ledger.errors import NotFound, TallyError
 from realizer.cli.options import FileName, json_option, pairs
 from realizer.cli.rendering import amount, emit_json, progress_bars, say
@@ -47,4 +48,4 @@ def synth(adapter: str, options: tuple[str, ...], output: str, as_json: bool) ->
     if as_json:
         emit_json(document)
     else:
-        say(f"{output}: {document.tensors} tensors, {amount(document.size)}, revision {document.revision}")
+        say(f"{output}: {counted(document.tensors, 'tensor')}, {amount(document.size)}, revision {document.revision}")

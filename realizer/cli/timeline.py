@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ledger.counting import counted
 from realizer.cli.documents import Mark, Sample, Span, TimelineDocument, TimelineRow
 from realizer.cli.rendering import duration, joined, size, width
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from ledger.run_state import RunState
     from realizer.cli.resolving import RunSource
 
-CURVES = (("tree_sum", "memory, sum"), ("rss_anon", "private"), ("rss_shmem", "shared"))
+CURVES = (("tree_sum", "memory held"), ("rss_anon", "private"), ("rss_shmem", "shared"))
 """Figures of `memory.sampled` that are drawn, and what they are called."""
 
 MARKED = {
@@ -115,7 +116,7 @@ def drawn(document: TimelineDocument) -> Iterator[RenderableType]:
 
 
 def _length(document: TimelineDocument, length: int) -> str:
-    return duration(length) if document.clock == "elapsed_ns" else f"{length} events"
+    return duration(length) if document.clock == "elapsed_ns" else counted(length, "event")
 
 
 def _column(at: int, start: int, end: int, columns: int) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from ledger.counting import counted
 from ledger.errors import LedgerBroken, NotFound
 from realizer.cli.options import json_option, ledger_option, run_argument
 from realizer.cli.rendering import cell, confined, emit_json, facts, joined, measured, show, size, table
@@ -135,7 +136,8 @@ def _parts(document: WeightsDocument) -> Iterator[RenderableType]:
             )
     if document.unlisted:
         yield facts(
-            (u.materialization, joined(f"{measured(u.tensors)} tensors", (u.why, "dim"))) for u in document.unlisted
+            (u.materialization, joined(counted(measured(u.tensors), "tensor"), (u.why, "dim")))
+            for u in document.unlisted
         )
 
 

@@ -443,7 +443,7 @@ def test_a_witness_that_cannot_begin_is_said_and_stops_no_run(
         (("--option", "host_mirror=maybe"), "none of forbidden, allowed"),
         (("--option", "tolerance_bytes=-1"), "is no number of bytes"),
         (("--option", "staging=yes"), "nothing is staged there"),
-        (("--device", "cuda:7"), "shows no memory 'cuda:7.vram'"),
+        (("--device", "cuda:7"), "there is no device cuda:7"),
     ],
 )
 def test_words_of_the_operator_that_make_no_plan(

@@ -231,6 +231,6 @@ def test_a_device_that_is_not_there_is_named_with_what_to_try(tally: Tally, tmp_
     tiny_model(tmp_path / "model")
     ran = tally("plan", "draft", "model", "--device", "cuda:7", "-o", "draft.json")
     assert ran.code == 1
-    assert "shows no memory 'cuda:7.vram'" in ran.error_line
+    assert "there is no device cuda:7" in ran.error_line
     assert "`tally doctor`" in ran.error_line
     assert "--device cpu" in ran.error_line

@@ -225,6 +225,8 @@ def test_supersede_records_a_correction_that_shows_everywhere(tally: Tally, ledg
     assert tally("runs", "--json").json["runs"][0]["superseded_by"] == SECOND
     assert tally("replay", FIRST, "--json").json["superseded_by"] == SECOND
     assert f"superseded by {SECOND}" in tally("show", FIRST).out
+    lines = {line.split()[0]: line for line in tally("runs").out.splitlines()[1:]}
+    assert [run for run, line in lines.items() if " superseded" in line] == [FIRST]
 
 
 def test_two_runs_cannot_supersede_each_other(tally: Tally, ledger: Path) -> None:

@@ -150,6 +150,7 @@ def test_a_server_that_is_not_there_is_one_line() -> None:
         Store.open("postgresql+psycopg://me:hunter2@127.0.0.1:1/nowhere")
     assert "\n" not in str(raised.value)
     assert "hunter2" not in str(raised.value)
+    assert "does the server run there" in str(raised.value.hint)
 
 
 def test_passwords_are_not_shown() -> None:

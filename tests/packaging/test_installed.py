@@ -29,7 +29,7 @@ def test_an_auditor_has_no_torch_and_needs_none(base: Installed) -> None:
     code = "import sys, ledger, realizer, ledger.report, ledger.store\nprint('torch' in sys.modules)\nimport torch"
     with pytest.raises(AssertionError, match="No module named 'torch'"):
         base.python(code)
-    with pytest.raises(AssertionError, match=r"No module named 'torch' \(torch comes with `tallystick\[realize\]`"):
+    with pytest.raises(AssertionError, match=r"No module named 'torch' \(install the extra `realize`: "):
         base("synth", "qwen3_5_moe", "-o", "checkpoint")
 
 

@@ -7,13 +7,16 @@ from html.parser import HTMLParser
 
 import pytest
 
-from ledger.bodies import MaterializationObserved, MemorySampled, RunClosed
+from ledger.bodies import MaterializationObserved, MemorySampled, RunClosed, RunOpened
 from ledger.compare import ComparedRun, compare
 from ledger.documents import Checks, Problem, VerificationDocument
 from ledger.measurement import measured, unavailable
 from ledger.report import Beside, Provenance
 from ledger.report import page as page_module
-from ledger.report.wording import compact, duration, inert, pretty, said, size
+from ledger.report.page import environment
+from ledger.report.wording import compact, duration, inert, model, pretty, said, size
+from ledger.views import PROCESS_COLUMNS
+from realizer.cli.portrait import _model
 from tests.builders.runs import changed, clean_bodies, gpu_plan, small_plan
 from tests.report.conftest import HOSTILE, Told
 
@@ -110,6 +113,34 @@ def test_rows_say_what_was_planned_and_what_was_observed(clean: Told) -> None:
     assert f"planned {planned:,} B" in told.page()
     assert "≠ 12,345 B" in told.page()
     assert "≠" not in clean.page()
+
+
+def test_a_model_of_a_folder_is_told_in_the_words_of_the_command() -> None:
+    """A name that is a number has no commas in it, and the table's last column is what is held, not a sum."""
+    plan = small_plan()
+    unknown = unavailable(None, "directory", "the directory does not say where it came from")
+    opening = {
+        "model.repository": unknown,
+        "model.revision": unknown,
+        "model.directory": measured("../mine", None, "path"),
+        "pid": measured(13987, None, "getpid"),
+    }
+    told = Told(plan, changed(clean_bodies(plan), RunOpened, opening))
+    text = Anchors(told.page()).text
+    assert told.state.opened is not None
+    identity = told.state.opened.body.model
+    assert identity is not None
+    assert _model(identity) == model(identity) == "in ../mine; the directory does not say where it came from"
+    assert model(identity) in text
+    assert "process 13987" in text
+    assert "13,987" not in text
+    assert "held" in text
+
+
+def test_what_is_held_has_one_definition() -> None:
+    stated = PROCESS_COLUMNS["tree_sum"]
+    assert stated in " ".join((MemorySampled.__doc__ or "").split())
+    assert stated in Anchors(environment().from_string("{{ HELD }}").render()).text
 
 
 def test_what_was_not_measured_is_called_so_and_never_zero(clean: Told) -> None:

@@ -109,7 +109,7 @@ def test_every_planned_materialization_has_its_slice_on_its_resource(clean: Told
 def test_each_sample_is_a_counter_and_decodes_are_slices(clean: Told) -> None:
     entries = trace(clean.plan, clean.events, clean.state)["traceEvents"]
     samples = [e for e in clean.events if e.type == "memory.sampled"]
-    counters = [e for e in entries if e["ph"] == "C" and e["name"] == "process tree, sum (bytes)"]
+    counters = [e for e in entries if e["ph"] == "C" and e["name"] == "process tree, held (bytes)"]
     assert [e["args"]["tree_sum"] for e in counters] == [s.body.process["tree_sum"].value for s in samples]
     assert {e["name"] for e in entries if e["ph"] == "X" and e["cat"] == "phase"} == {
         "prepare",
