@@ -283,6 +283,8 @@ def test_an_interrupt_ends_a_watch_and_closes_it(tmp_path: Path, number: signal.
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "TALLY_STATE_DIR": str(tmp_path / "state")},
+            # Whoever runs the tests may ignore the signal (nohup does), and a child inherits that.
+            preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
         )
         wait_for(tmp_path / "tally.db", MemorySampled.TYPE)
         process.send_signal(number)
