@@ -174,7 +174,9 @@ def _resource(observed: Mapping[str, ObservedMemoryResource], key: str, plan_id:
     if resource is None:
         device = key.partition(".")[0]
         wanted = (
-            f"there is no device {device}" if device.startswith("cuda:") else f"this machine shows no memory {key!r}"
+            f"there is no device {device} on this machine"
+            if device.startswith("cuda:")
+            else f"this machine shows no memory {key!r}"
         )
         raise TallyError(
             f"{wanted}; it has: {', '.join(sorted(observed))}",

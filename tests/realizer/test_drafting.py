@@ -103,7 +103,7 @@ def test_correctness_is_exact_unless_a_tolerance_is_given(
 
 
 @pytest.mark.parametrize(
-    ("device", "says"), [("cuda", "no memory 'cuda:0.vram'"), ("mps", r"no memory 'mps\.vram'; it has: ram, shm")]
+    ("device", "says"), [("cuda", "there is no device cuda:0"), ("mps", r"no memory 'mps\.vram'; it has: ram, shm")]
 )
 def test_a_device_that_is_not_there(checkpoint: Checkpoint, device: str, says: str) -> None:
     with pytest.raises(TallyError, match=says):
