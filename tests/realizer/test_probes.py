@@ -151,7 +151,7 @@ def test_a_live_view_of_staging_keeps_owner_bytes_and_region() -> None:
     assert (found["total"], found["alive"], found["live"]) == (8, 1, MIB)
     assert found["refused"]
     assert (found["mapped"], found["mapped_after"]) == (1, 0)
-    assert found["ratio"] < 0.1
+    assert found["ratio"] < 0.5, "nothing of the 8 MiB went, and of an interpreter's own pages at most 4"
     assert found["ratio_after"] > 0.5, "8 MiB went, of which an interpreter's own pages may take back 4"
     assert (found["total_after"], found["alive_after"], found["live_after"]) == (8, 0, 0)
 
