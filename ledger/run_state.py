@@ -57,12 +57,6 @@ DEMANDED_LABELS = ("materialized:", "before-release:", "after-release:")
 """Beginnings of the labels that a plan demands beside the standing ones: a materialization's id follows."""
 
 BYTES = "bytes"
-HELD = (
-    "bytes held, each page once: private, shared, swapped and huge pages, and what is held beyond those through files "
-    "new since the baseline (to a witness: through any file); rss_file is not added"
-)
-"""What `tree_sum` is, for people, who see it as held."""
-
 TREE_CLASSES = ("rss_anon", "rss_shmem", "vm_swap", "hugetlb", "tree_sum")
 TREE_MAPPINGS = ("checkpoint_mappings", "new_file_mappings", "new_tmpfs_files")
 READ_AT_EACH_SAMPLE = frozenset({"vm_rss", "vm_hwm", "rss_file", *TREE_CLASSES, *TREE_MAPPINGS})

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ledger.glossary import HELD
 from ledger.json_sql import Json, PostgresJson, SqliteJson
-from ledger.run_state import HELD
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from ledger.compare_markdown import ratio as quotient
 from ledger.counting import counted
 from ledger.documents import ComparisonDocument, Finding, VerificationDocument
 from ledger.events import Event
+from ledger.glossary import HELD
 from ledger.plan import Plan
 from ledger.reconcile import INVARIANTS, JUDGE_VERSION, Judgement
 from ledger.report import wording
@@ -32,7 +33,7 @@ from ledger.report.rows import (
     resource_rows,
 )
 from ledger.report.timeline import Reader, Timeline
-from ledger.run_state import HELD, RunState
+from ledger.run_state import RunState
 
 MOST_EVENTS = 2_000
 """Events that a page lists; those that findings name are listed whatever their number."""

@@ -528,3 +528,10 @@ def test_postgres_queries_hold_no_lock_afterwards(postgres: Any) -> None:
     base = PostgresDatabase(location)
     assert base.select("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
     base.close()
+
+
+def test_a_query_waits_for_no_models_to_be_built() -> None:
+    """Building the events' models takes longer than `select 1` may."""
+    code = "import sys, ledger.query; print([name for name in ('pydantic', 'ledger.bodies') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
