@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
+from ledger.counting import counted
 from ledger.errors import TallyError
 from realizer.cli.files import read_input, write_output
 from realizer.cli.hints import command
 from realizer.cli.options import FileName, json_option, ledger_option, output_option, refuse_two_documents, run_argument
-from realizer.cli.rendering import amount, documents_are, emit_json, emit_json_line, say, show, warn
+from realizer.cli.rendering import amount, emit_json, emit_json_line, say, show, warn
 
 PASSPHRASE = "TALLY_PASSPHRASE"
 
@@ -119,7 +120,8 @@ def export(run: str, key: str | None, attach: bool, output: str, ledger: str, as
     absent = len(left_out(bundle))
     write_output(output, data, "the evidence")
     if absent:
-        say(f"{documents_are(absent)} named by digest only; --attach takes them along, for whoever imports the file")
+        named = counted(absent, "document is", "documents are")
+        say(f"{named} named by digest only; --attach takes them along, for whoever imports the file")
     if signer is None:
         warn("not signed: whoever reads it cannot know where it comes from; --key NAME.pem signs")
     if as_json:

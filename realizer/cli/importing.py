@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from ledger.counting import counted
 from ledger.errors import TallyError
 from realizer.cli.files import read_input
 from realizer.cli.options import FileName, json_option, ledger_option
 from realizer.cli.plan_views import read_plan
-from realizer.cli.rendering import documents_are, emit_json, say, show, warn
+from realizer.cli.rendering import emit_json, say, show, warn
 from realizer.cli.resolving import open_run, require_unbroken
 
 
@@ -60,8 +61,9 @@ def _evidence(data: bytes, file: str, ledger: str) -> str:
     if not taken.added:
         say("the ledger holds this run already; nothing was appended")
     if taken.missing:
+        absent = counted(len(taken.missing), "document is", "documents are")
         warn(
-            f"{documents_are(len(taken.missing))} named by digest only and not in this ledger: `tally verify` calls it broken"
+            f"{absent} named by digest only and not in this ledger: `tally verify` calls it broken"
             " (blob-missing) until a file of this run that was exported with --attach is imported as well"
         )
     return taken.run_id

@@ -124,11 +124,6 @@ def complain(message: object, more: Sequence[object] = ()) -> None:
         console.print(Text(f"  {inert(reason)}"), soft_wrap=True)
 
 
-def documents_are(count: int) -> str:
-    """`1 document is`, `2 documents are`."""
-    return "1 document is" if count == 1 else f"{count} documents are"
-
-
 def warn(message: object) -> None:
     """One line on standard error about something that was done all the same."""
     line = Text("warning: ", style="yellow")
