@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import orjson
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from pydantic_core import from_json, to_json
 
 from ledger import canonical, pins
 from ledger.bodies import BODY_BY_TYPE, PlanFrozen, RunOpened
@@ -42,6 +42,9 @@ _KEYS = (
     "type_version", "v",
 )  # fmt: skip
 """An envelope's keys in canonical order."""
+_SORTED = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
+_BEYOND_BMP = 0xF0
+"""UTF-8 begins a character beyond the BMP with such a byte, or a greater one: among keys RFC 8785 sorts those otherwise."""
 _KNOWN = {(name, body.VERSION) for name, body in BODY_BY_TYPE.items()} | UPCASTS.keys()
 _REFERRING = frozenset({PlanFrozen.TYPE, RunOpened.TYPE, "materialization.observed"})
 """Types whose bodies refer to documents."""
@@ -226,6 +229,7 @@ class _Audit:
         """
         leaves = []
         heads, types, known = self._heads, self._types, _KNOWN
+        read, write = orjson.loads, orjson.dumps
         indexed, tensors = self._columns_generated, self._keys.tensors
         keep_id, keep_hash, keep_run, keep_type, keep_materialization = self._keys.keepers()
         expected = self._next
@@ -242,12 +246,17 @@ class _Audit:
             data = envelope.encode("utf-8")
             leaf = sha256(LEAF_PREFIX + data).digest()
             leaves.append(leaf)
-            # Read and written back alike means: no key twice, no blanks, no odd escapes. Only what differs (floats, that
-            # are written in another way there) pays for the exact comparison.
+            # Read and written back alike means: no key twice, keys in order, no blanks, no odd escapes, no integer from
+            # 2**53 on. Only what differs (characters beyond the BMP, floats that are written in another way there) pays for
+            # the exact comparison.
             try:
-                event = from_json(data, allow_inf_nan=False, cache_strings="keys")
-                same = to_json(event) == data and (b"\\" not in data or b"\\u0000" not in data)
-            except ValueError:
+                event = read(data)
+                same = (
+                    write(event, None, _SORTED) == data
+                    and (b"\\" not in data or b"\\u0000" not in data)
+                    and (data.isascii() or max(data) < _BEYOND_BMP)
+                )
+            except (ValueError, TypeError):  # orjson's own errors are of these kinds
                 same = False
             if not same:
                 event = self._exactly(position, envelope)

@@ -21,7 +21,7 @@ from realizer.cli.options import json_option, ledger_option
 from realizer.cli.rendering import amount, cell, emit_json, show, table
 
 STATES = {"ok": "green", "note": "yellow", "problem": "bold red"}
-BASE = ("tallystick", "click", "pydantic", "rich", "sqlalchemy", "alembic", "cryptography", "rfc8785")
+BASE = ("tallystick", "click", "pydantic", "rich", "sqlalchemy", "alembic", "cryptography", "rfc8785", "orjson")
 PACKAGES = ("ledger", "realizer", "adapters", "migrations")
 LITTLE = 64 << 20
 """Bytes free below which a ledger is in danger: some runs' worth of events, and SQLite's log of them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,33 @@ def test_an_edit_is_named_on_every_backend(location: str) -> None:
             raw.put(7, raw.changed(7, node_id="node-b"), rehash=False)
     document = verify_ledger(location, use_state=False)
     assert (document.status, document.problems[0].code, document.problems[0].position) == ("broken", "content", 7)
+
+
+@pytest.mark.parametrize(
+    ("change", "position"),
+    [
+        (lambda text: text.replace('{"id":"', '{"id":"a","id":"', 1), 3),
+        (lambda text: re.sub(r'"actor":{("id":"[^"]*"),("kind":"[^"]*")}', r'"actor":{\2,\1}', text), 3),
+        (lambda text: text.replace('"kind":', '"kind": ', 1), 3),
+        (lambda text: text.replace('{"id":"', '{"id":"\\u0041', 1), 3),
+        (lambda text: re.sub(r'"elapsed_ns":[0-9]+', f'"elapsed_ns":{2**53}', text), 3),
+        (lambda text: re.sub(r'"actor":{(.*?)}', '"actor":{\\1,"\ufffd":1,"\U0001f600":1}', text), 3),
+        (lambda text: re.sub(r'"actor":{(.*?)}', '"actor":{\\1,"\U0001f600":1,"\ufffd":1}', text), None),
+    ],
+    ids=["a key twice", "keys out of order", "a blank", "an escape", "2**53", "sorted by UTF-8", "sorted by UTF-16"],
+)  # fmt: skip
+def test_an_envelope_in_another_form_than_was_appended_is_named(
+    tmp_path: Path, change: Callable[[str], str], position: int | None
+) -> None:
+    path = stored(tmp_path / "t.db", one_run())
+    with Raw(path) as raw:
+        text = change(raw.envelope(3))
+        assert text != raw.envelope(3)
+        raw.put(3, text)
+    found = [problem for problem in verify_ledger(path, use_state=False).problems if problem.code == "content"]
+    assert [(problem.position, problem.detail[:22]) for problem in found[:1]] == (
+        [(position, "not what was appended:")] if position is not None else []
+    )
 
 
 def test_verify_and_the_next_write_have_one_rule_for_what_the_schema_holds(tmp_path: Path) -> None:
