@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ledger import canonical
 from ledger.bodies import BODIES, BODY_BY_TYPE, Body, PlanFrozen, RunOpened
@@ -56,7 +56,8 @@ Event = Envelope[Any, Any]
 @cache
 def _reader() -> TypeAdapter[Event]:
     union: Any = Union[tuple(Envelope[Literal[body.TYPE], body] for body in BODIES)]  # type: ignore[valid-type, name-defined]  # noqa: UP007 - built from a tuple
-    return TypeAdapter(Annotated[union, Field(discriminator="type")])
+    # Most texts in an event are its own: looking each up among those met before costs more than making it.
+    return TypeAdapter(Annotated[union, Field(discriminator="type")], config=ConfigDict(cache_strings="none"))
 
 
 def event_schema() -> dict[str, Any]:

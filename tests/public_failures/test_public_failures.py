@@ -359,4 +359,4 @@ def test_an_envelope_with_its_keys_in_another_order_is_not_what_was_appended(tmp
         return json.dumps(_reversed(json.loads(text)), separators=(",", ":"))
 
     (said, *_) = audited_with(tmp_path / "tally.db", other)
-    assert "an envelope's fields" in said
+    assert "not in canonical form" in said
