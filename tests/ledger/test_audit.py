@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ledger import audit, pins
+from ledger import audit, canonical, pins
 from ledger.audit import verify_ledger
 from ledger.bodies import RunOpened
 from ledger.errors import LedgerError
@@ -240,3 +242,18 @@ def test_a_run_that_came_from_another_ledger_cites_a_freezing_that_came_along(tm
     with Store.open(path, write=True) as store:
         import_evidence(store, data)
     assert verify_ledger(path, use_state=False).status == "valid-unanchored"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda event: event | {"w": 1}, lambda event: {key: item for key, item in event.items() if key != "actor"}],
+    ids=["one more", "one less"],
+)
+def test_an_envelope_with_other_fields_is_named(
+    tmp_path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    path = stored(tmp_path / "t.db", one_run())
+    with Raw(path) as raw:
+        raw.put(3, canonical.encode(change(json.loads(raw.envelope(3)))))
+    first = verify_ledger(path, use_state=False).problems[0]
+    assert (first.position, first.detail) == (3, "the envelope does not have an envelope's fields")
