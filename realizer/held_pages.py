@@ -205,7 +205,7 @@ class HeldPagesWatch:
 
     def _ignored(self, file: MappedFile) -> bool:
         """The run's own shared ranges (RssShmem has them) and libraries."""
-        own = {memory.inode for memory in self.ranges if isinstance(memory, SharedRange)}
+        own = {inode for memory in self.ranges if isinstance(memory, SharedRange) for inode in memory.inodes}
         if file.key[1] in own and file.key[2].startswith("/memfd:"):
             return True
         return not self._is_checkpoint(file) and self._is_library(file)

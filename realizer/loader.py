@@ -35,6 +35,7 @@ from realizer.scatter import (
     Runs,
     Window,
     Windows,
+    alternating,
     cut_windows,
     pieces_of,
     spread_windows,
@@ -137,7 +138,11 @@ class Loader:
         slots, slot_bytes = self._slots(ring, target)
         with collector_paused():
             cut = cut_windows(self._within(pieces, target.length), slot_bytes)
-        windows = spread_windows(cut) if self.verify else cut.windows
+        windows = cut.windows
+        if self.verify:
+            windows = spread_windows(cut)
+        elif isinstance(target, SharedRange):  # whose files each let one writer in
+            windows = alternating(cut.windows, lambda window: target.file_of(int(cut.target[window.parts.start])))
         free: SimpleQueue[_Slot] = SimpleQueue()
         for number in range(slots):
             free.put(_Slot(number * slot_bytes))
@@ -189,8 +194,11 @@ class Loader:
         def carry(at: int) -> None:
             _put(target, at, source.start + at, min(HOST_SLOT_BYTES, length - at))
 
+        starts: Sequence[int] = range(0, length, HOST_SLOT_BYTES)
+        if isinstance(target, SharedRange):
+            starts = alternating(starts, target.file_of)
         with ThreadPoolExecutor(self.threads, thread_name_prefix="copy") as pool:
-            list(pool.map(carry, range(0, length, HOST_SLOT_BYTES)))
+            list(pool.map(carry, starts))
         return layout.bytes
 
     def _within(self, pieces: Pieces | Sequence[Piece], length: int) -> Pieces:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ READ_PARTS = os.sysconf("SC_IOV_MAX") // 2 - 1
 """The most tensors that one read call scatters: a piece of scrap may stand before every one of them."""
 
 Integers = np.ndarray
+Item = TypeVar("Item")
 
 
 class Piece(NamedTuple):
@@ -236,15 +237,20 @@ def spread_windows(cut: Windows) -> list[Window]:
     Law: parts of one tensor keep their order.
     """
     several, piece = cut.parts_of_pieces() > 1, cut.piece
-    runs: dict[int, list[Window]] = {}
-    singles: list[Window] = []
-    for window in cut.windows:
+
+    def tensor(window: Window) -> int:
         first = int(piece[window.parts.start])
-        if several[first]:
-            runs.setdefault(first, []).append(window)
-        else:
-            singles.append(window)
-    groups = [*runs.values(), singles]
-    spread = [(at + 0.5) / len(group) for group in groups for at in range(len(group))]
-    order = [window for group in groups for window in group]
+        return first if several[first] else -1
+
+    return alternating(cut.windows, tensor)
+
+
+def alternating(items: Iterable[Item], group_of: Callable[[Item], int]) -> list[Item]:
+    """The items reordered so that those of one group, which get into each other's way, lie far apart; they keep their
+    order among themselves."""
+    groups: dict[int, list[Item]] = {}
+    for item in items:
+        groups.setdefault(group_of(item), []).append(item)
+    spread = [(at + 0.5) / len(group) for group in groups.values() for at in range(len(group))]
+    order = [item for group in groups.values() for item in group]
     return [order[at] for at in sorted(range(len(order)), key=spread.__getitem__)]

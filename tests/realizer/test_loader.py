@@ -10,12 +10,13 @@ import pytest
 
 import realizer.loader as loader_module
 from ledger.errors import CheckpointError, RealizationFailed
-from realizer import scatter
+from realizer import host_memory, scatter
 from realizer.adapter import Layout, TensorPlace, pack
 from realizer.checkpoint import Checkpoint, open_checkpoint
 from realizer.content import resident_digests
 from realizer.loader import Loader, Piece
 from realizer.memory import SHARED_MEMORY, SYSTEM_RAM, Ranges
+from realizer.procfs import PAGE
 from tests.builders.checkpoints import raw_bytes, write_checkpoint
 from tests.builders.memory import HeapRange
 
@@ -164,15 +165,28 @@ def test_windows_cover_every_byte_once_and_keep_to_their_size(tmp_path: Path, mo
     assert covered == inside
 
 
+def test_items_of_one_group_lie_far_apart_and_keep_their_order() -> None:
+    assert scatter.alternating(range(10), lambda item: item // 4) == [0, 4, 8, 1, 5, 2, 6, 9, 3, 7]
+    assert scatter.alternating([], lambda item: 0) == []
+
+
 @pytest.mark.usefixtures("small_reads")
+@pytest.mark.parametrize("several", [False, True], ids=["one-file", "several-files"])
 @pytest.mark.parametrize("keys", ORDERS[:3])
-def test_in_real_ranges_whose_pages_are_brought_in_ahead(tmp_path: Path, keys: list[str]) -> None:
+def test_in_real_ranges_whose_pages_are_brought_in_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: list[str], several: bool
+) -> None:
+    if several:  # a shared range of as many files as it can have
+        monkeypatch.setattr(host_memory, "SHARED_FILE_BYTES", PAGE)
+        monkeypatch.setattr(host_memory, "LARGE_PAGE", PAGE)
+        monkeypatch.setattr(loader_module, "HOST_SLOT_BYTES", 3 * PAGE)
     checkpoint, data = odd_checkpoint(tmp_path)
     layout = layout_of(checkpoint, keys)
     ranges, loader = Ranges(), Loader(checkpoint, threads=2)
     stage = ranges.allocate(SYSTEM_RAM, layout.length, owner="stage")
     ring = ranges.allocate(SYSTEM_RAM, 4096, owner="ring")
     copied, streamed, direct = (ranges.allocate(SHARED_MEMORY, layout.length, owner="bank") for _ in range(3))
+    assert (len(copied.inodes) > 1) is (several and layout.length > PAGE)
     loader.read(layout, stage)
     loader.copy(layout, stage, copied)
     loader.stream(layout, ring, streamed)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import mmap
 import os
 import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -362,7 +364,7 @@ def test_shared_memory_is_written_through_its_file_by_one_at_a_time(monkeypatch:
     expected = bytes(PAGE - 3) + bytes(source[: 2 * PAGE]) + bytes(2 * PAGE + 3)
     with area.view() as view:
         assert bytes(view) == expected
-    with area._writing:
+    with area._files[0].writing:
         assert not area.write(0, address, PAGE), "who would wait for another writer does not"
     with area.view() as view:
         assert bytes(view) == expected
@@ -375,10 +377,68 @@ def test_shared_memory_is_written_through_its_file_by_one_at_a_time(monkeypatch:
         area.write(0, address, 1)
     with pytest.raises(TallyError, match="outside"):
         area.write(5 * PAGE, address, 1)
-    descriptor = area._descriptor
+    descriptor = area._files[0].descriptor
     area.free()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
+
+
+def test_a_long_shared_range_is_one_memory_of_several_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory, "SHARED_FILE_BYTES", PAGE)
+    monkeypatch.setattr(host_memory, "LARGE_PAGE", PAGE)
+    area = SharedRange(19 * PAGE + 1, owner="m", tag="t")  # 20 pages in seven files of three, the last of two
+    descriptors = [file.descriptor for file in area._files]
+    assert [area.file_of(page * PAGE) for page in range(20)] == [page // 3 for page in range(20)]
+    source = bytearray(os.urandom(20 * PAGE))
+    address = ctypes.addressof(ctypes.c_ubyte.from_buffer(source))
+    assert not area.write(2 * PAGE, address, PAGE + 1), "of two files"
+    with area._files[1].writing:
+        assert not area.write(3 * PAGE, address, PAGE)
+        assert area.write(6 * PAGE, address + 6 * PAGE, 3 * PAGE), "another file has no writer"
+    with area.view() as view:
+        for page in (*range(6), *range(9, 20)):
+            view[page * PAGE : (page + 1) * PAGE] = source[page * PAGE : (page + 1) * PAGE]
+        assert view == source
+    assert b"".join(os.pread(fd, 3 * PAGE, at * 3 * PAGE) for at, fd in enumerate(descriptors)) == source
+    assert (area.mapped().value, area.read_tag().value) == (1, "t")
+    assert held_in_shared_memory(area) == 20 * PAGE
+    area.free()
+    assert area.mapped().value == 0
+    for descriptor in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+
+
+def held_in_shared_memory(area: SharedRange) -> int:
+    """Rss of the range's addresses by /proc/self/smaps, bytes."""
+    uses = ProcFS().smaps(os.getpid())
+    end = area.start + area.length
+    return sum(use.figures["Rss"] for use in uses if area.start <= use.mapping.start < end)
+
+
+@pytest.mark.parametrize("failing", ["memfd_create", "ftruncate", "mmap"])
+def test_a_range_whose_last_file_is_refused_leaves_nothing(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    monkeypatch.setattr(host_memory, "SHARED_FILE_BYTES", PAGE)
+    monkeypatch.setattr(host_memory, "LARGE_PAGE", PAGE)
+    place = host_memory._libc if failing == "mmap" else os
+    real, calls = getattr(place, failing), itertools.count(1)
+    last = 2 if failing == "mmap" else 3  # the first file is mapped by the mmap module
+
+    def refuse(*arguments: Any) -> Any:
+        if next(calls) < last:
+            return real(*arguments)
+        if failing == "mmap":
+            ctypes.set_errno(12)
+            return 2**64 - 1
+        raise OSError(12, "Cannot allocate memory")
+
+    before = set(Path("/proc/self/fd").iterdir()), Path("/proc/self/maps").read_text().count("tally-range:m ")
+    monkeypatch.setattr(place, failing, refuse)
+    with pytest.raises(AllocationFailed, match=r"for m: .*Cannot allocate memory"):
+        SharedRange(3 * PAGE, owner="m")
+    monkeypatch.undo()
+    gc.collect()
+    assert (set(Path("/proc/self/fd").iterdir()), Path("/proc/self/maps").read_text().count("tally-range:m ")) == before
 
 
 def test_huge_pages_and_population_are_only_advice() -> None:

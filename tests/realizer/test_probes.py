@@ -75,7 +75,9 @@ def test_a_fork_is_no_second_copy_until_the_parent_lets_go() -> None:
     found = measure("forked_child")
     assert found["forked"]["rss_anon"] > SIZE, "the kernel counts the pages for both"
     assert near(found["forked"]["tree_sum"], 0, INTERPRETER)
-    assert near(found["kept"]["tree_sum"], 0, INTERPRETER), "the parent gave nothing back: the child still has the pages"
+    assert near(found["kept"]["tree_sum"], 0, INTERPRETER), (
+        "the parent gave nothing back: the child still has the pages"
+    )
     assert near(found["gone"]["tree_sum"], -SIZE)
 
 
