@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 import transformers
 
+from benchmarks.figures import Figures
 from ledger.store import Store
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,19 +33,6 @@ CONTEXT_BYTES = 1024 * MIB
 """The most that a context, its kernels and libraries may take of a device: an H200 shows 500 to 800 MiB."""
 AGREEMENT_BYTES = 64 * MIB
 """The most by which two looks of NVML at one process may differ, taken one after the other."""
-
-
-class Figures:
-    """What was seen, printed as it comes; without an expectation a figure is only shown."""
-
-    def __init__(self) -> None:
-        self.failed: list[str] = []
-
-    def add(self, name: str, value: Any, expected: Any = None, *, ok: bool | None = None) -> None:
-        held = ok if ok is not None else (None if expected is None else value == expected)
-        print(json.dumps({"name": name, "value": value, "expected": expected, "ok": held}), flush=True)
-        if held is False:
-            self.failed.append(name)
 
 
 def made(folder: Path, layers: int, tiny: bool) -> Path:

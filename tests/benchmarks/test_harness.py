@@ -84,7 +84,7 @@ def test_a_script_that_fails_or_says_nothing_is_told(tmp_path: Path, monkeypatch
 def test_every_script_there_is_runs_in_the_table(tmp_path: Path) -> None:
     folder = Path(bench.__file__).parent
     named = {script[0] for script in scripts(False, 10, tmp_path, True, tmp_path)}
-    assert {path.name for path in folder.glob("*.py")} - named == {"__main__.py", *FROM_NOTHING}
+    assert {path.name for path in folder.glob("*.py")} - named == {"__main__.py", "figures.py", *FROM_NOTHING}
     assert all("--events" not in script or "2000" in script for script in scripts(True, 10, tmp_path, False, tmp_path))
 
 
