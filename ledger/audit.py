@@ -6,6 +6,7 @@ when a pin from outside it holds, since whoever can rewrite a file can rewrite a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from itertools import islice
@@ -43,6 +44,7 @@ _KEYS = (
 )  # fmt: skip
 """An envelope's keys in canonical order."""
 _SORTED = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
+_whole_fraction = re.compile(rb"\.0[,\]}]").search
 _BEYOND_BMP = 0xF0
 """UTF-8 begins a character beyond the BMP with such a byte, or a greater one: among keys RFC 8785 sorts those otherwise."""
 _KNOWN = {(name, body.VERSION) for name, body in BODY_BY_TYPE.items()} | UPCASTS.keys()
@@ -247,13 +249,16 @@ class _Audit:
             leaf = sha256(LEAF_PREFIX + data).digest()
             leaves.append(leaf)
             # Read and written back alike means: no key twice, keys in order, no blanks, no odd escapes, no integer from
-            # 2**53 on. Only what differs (characters beyond the BMP, floats that are written in another way there) pays for
-            # the exact comparison.
+            # 2**53 on. What orjson writes otherwise than RFC 8785 pays for the exact comparison: characters beyond the BMP,
+            # and floats such as 1.0, 1e+16 and 1e-6, which some text reads like.
             try:
                 event = read(data)
                 same = (
                     write(event, None, _SORTED) == data
                     and (b"\\" not in data or b"\\u0000" not in data)
+                    and _whole_fraction(data) is None
+                    and (b"+" not in data or b"e+" not in data)
+                    and b"e-6" not in data
                     and (data.isascii() or max(data) < _BEYOND_BMP)
                 )
             except (ValueError, TypeError):  # orjson's own errors are of these kinds

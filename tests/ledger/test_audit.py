@@ -68,10 +68,17 @@ def test_an_edit_is_named_on_every_backend(location: str) -> None:
         (lambda text: text.replace('"kind":', '"kind": ', 1), 3),
         (lambda text: text.replace('{"id":"', '{"id":"\\u0041', 1), 3),
         (lambda text: re.sub(r'"elapsed_ns":[0-9]+', f'"elapsed_ns":{2**53}', text), 3),
+        *[
+            (lambda text, to=number: re.sub(r'"elapsed_ns":[0-9]+', f'"elapsed_ns":{to}', text), 3)
+            for number in ("1.0", "-0.0", "1e+16", "9007199254740992.0", "1e-6", "1.5e-6", "0.10")
+        ],
+        (lambda text: re.sub(r'"elapsed_ns":[0-9]+', '"elapsed_ns":0.0000015', text), None),
         (lambda text: re.sub(r'"actor":{(.*?)}', '"actor":{\\1,"\ufffd":1,"\U0001f600":1}', text), 3),
         (lambda text: re.sub(r'"actor":{(.*?)}', '"actor":{\\1,"\U0001f600":1,"\ufffd":1}', text), None),
     ],
-    ids=["a key twice", "keys out of order", "a blank", "an escape", "2**53", "sorted by UTF-8", "sorted by UTF-16"],
+    ids=["a key twice", "keys out of order", "a blank", "an escape", "2**53",
+         "1.0", "-0.0", "1e+16", "2**53 as a float", "1e-6", "1.5e-6", "0.10", "1.5e-6 as RFC 8785 has it",
+         "sorted by UTF-8", "sorted by UTF-16"],
 )  # fmt: skip
 def test_an_envelope_in_another_form_than_was_appended_is_named(
     tmp_path: Path, change: Callable[[str], str], position: int | None
