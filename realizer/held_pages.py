@@ -70,7 +70,8 @@ class Amount:
 class HeldPagesWatch:
     """Compares what the tree holds through files with what it held at the baseline.
 
-    `checkpoint_files` are resolved paths. Ranges of the project are known by their inode and are RssShmem already.
+    `checkpoint_files` are resolved paths. Of the memfds of the project's ranges only pages count that
+    RssShmem has not: such as were taken out of the page tables, which does not give them back.
     `user` is whose files on memory filesystems count, this process's where none is given.
     """
 
@@ -124,11 +125,16 @@ class HeldPagesWatch:
             files = self._files(pids)
             checkpoint = [file for file in files.values() if self._is_checkpoint(file)]
             new = [file for file in files.values() if self._is_new(file)]
-            resident = self._resident(new + checkpoint)
+            own = [file for file in files.values() if self._is_own(file) and self._allocated(file)]
+            resident = self._resident(new + checkpoint + own)
             for key, amount in self._amounts(new, resident).items():
                 old = self._before.get(key) or Amount(0, 0, 0)
                 pages[key[:2]] = pages.get(key[:2], 0) + max(0, amount.pages - old.pages)
                 beyond += max(0, amount.beyond - old.beyond)
+            for key, amount in self._amounts(own, resident).items():
+                if amount.beyond:  # RssShmem has the rest
+                    pages[key[:2]] = amount.beyond
+                    beyond += amount.beyond
             for place, allocated in self._unmapped_memory_files(pids, files).items():
                 old_allocated = self._loose_before.get(place, self._allocated_before(place))
                 if allocated > old_allocated:
@@ -204,11 +210,14 @@ class HeldPagesWatch:
         return file.key[:2] in self._checkpoint
 
     def _ignored(self, file: MappedFile) -> bool:
-        """The run's own shared ranges (RssShmem has them) and libraries."""
-        own = {inode for memory in self.ranges if isinstance(memory, SharedRange) for inode in memory.inodes}
-        if file.key[1] in own and file.key[2].startswith("/memfd:"):
-            return True
-        return not self._is_checkpoint(file) and self._is_library(file)
+        """The run's own shared ranges, which are looked at apart, and libraries."""
+        return self._is_own(file) or (not self._is_checkpoint(file) and self._is_library(file))
+
+    def _is_own(self, file: MappedFile) -> bool:
+        """A memfd of the run's own ranges: System V segments and huge pages number theirs apart, and anything can be a name."""
+        if file.key[0] != shmem_device() or not file.key[2].startswith("/memfd:"):
+            return False
+        return any(file.key[1] in memory.inodes for memory in self.ranges if isinstance(memory, SharedRange))
 
     def _is_library(self, file: MappedFile) -> bool:
         """Linked, mapped executable or named as a shared object, and truly ELF: a copy of weights is none of these."""

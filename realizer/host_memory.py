@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import gc
 import mmap
 import os
@@ -276,21 +277,41 @@ class PrivateRange(_HostRange):
         return total
 
 
+_SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
+
 class _SharedFile:
-    """A memfd behind a part of a range: as long as the whole, so that offsets are those of the range.
+    """A memfd behind a part of a range, `length` bytes from `offset` on.
 
     `writing` is held by the thread that writes to it. Raises AllocationFailed where the kernel gives none; `undo` closes it.
     """
 
-    def __init__(self, name: str, length: int, owner: str, undo: ExitStack) -> None:
+    def __init__(self, name: str, offset: int, length: int, owner: str, undo: ExitStack) -> None:
+        self.offset, self.length, self._owner = offset, length, owner
         try:
-            self.descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
-            undo.callback(os.close, self.descriptor)
-            os.ftruncate(self.descriptor, length)
+            self.descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:
-            raise AllocationFailed(f"no shared memory for {owner}: a memfd: {error.strerror}") from error
+            raise self._refused(error) from error
+        undo.callback(os.close, self.descriptor)
         self.inode = os.fstat(self.descriptor).st_ino
         self.writing = threading.Lock()
+
+    def resize(self, length: int) -> None:
+        """Make the file so long. Raises AllocationFailed."""
+        try:
+            os.ftruncate(self.descriptor, length)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def seal(self) -> None:
+        """From now on nobody makes the file longer, which would hold pages that no mapping shows, or shorter."""
+        try:
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> AllocationFailed:
+        return AllocationFailed(f"no shared memory for {self._owner}: a memfd: {error.strerror}")
 
 
 class SharedRange(_HostRange):
@@ -314,12 +335,19 @@ class SharedRange(_HostRange):
         rounded = round_up(length, PAGE)
         self._each = max(SHARED_FILE_BYTES, round_up(-(-rounded // SHARED_FILES), LARGE_PAGE))
         with ExitStack() as undo:
-            self._files = [_SharedFile(name, rounded, owner, undo) for _ in range(0, rounded, self._each)]
+            self._files = [
+                _SharedFile(name, offset, min(self._each, rounded - offset), owner, undo)
+                for offset in range(0, rounded, self._each)
+            ]
+            self._files[0].resize(rounded)  # while it holds the place of the others
             mapping = _map(self._files[0].descriptor, rounded, mmap.MAP_SHARED, owner)
             first = ctypes.addressof(ctypes.c_ubyte.from_buffer(mapping))
-            for number, file in enumerate(self._files[1:], start=1):
-                offset = number * self._each
-                _map_over(first + offset, file.descriptor, offset, min(self._each, rounded - offset), owner)
+            for file in self._files[1:]:
+                file.resize(file.length)
+                _map_over(first + file.offset, file.descriptor, file.length, owner)
+            self._files[0].resize(self._files[0].length)
+            for file in self._files:
+                file.seal()
             self._close = weakref.finalize(self, undo.pop_all().close)
         super().__init__(mapping, SHARED_MEMORY, length, rounded, owner)
         self.inodes = frozenset(file.inode for file in self._files)
@@ -350,7 +378,7 @@ class SharedRange(_HostRange):
             source = memoryview((ctypes.c_ubyte * length).from_address(address))
             done = 0
             while done < length:
-                done += os.pwrite(file.descriptor, source[done:], offset + done)
+                done += os.pwrite(file.descriptor, source[done:], offset - file.offset + done)
         except OSError as error:
             raise AllocationFailed(
                 f"no shared memory for {length} bytes of {self.owner}: {error.strerror}", "is that much memory free?"
@@ -415,10 +443,10 @@ def _map(descriptor: int, length: int, flags: int, owner: str) -> mmap.mmap:
         ) from error
 
 
-def _map_over(address: int, descriptor: int, offset: int, length: int, owner: str) -> None:
-    """Map a part of a shared file over a part of a mapping that is there, which the mmap module does not offer."""
+def _map_over(address: int, descriptor: int, length: int, owner: str) -> None:
+    """Map a shared file over a part of a mapping that is there, which the mmap module does not offer."""
     flags = mmap.MAP_SHARED | _MAP_FIXED
-    found = _libc.mmap(address, length, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, offset)
+    found = _libc.mmap(address, length, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, 0)
     if found != address:
         raise AllocationFailed(f"no mapping of {length} bytes for {owner}: {os.strerror(ctypes.get_errno())}")
 

@@ -50,7 +50,8 @@ class Probes:
 
     What a sample costs: a few milliseconds for /proc, and the census, which grows with the objects that the interpreter
     holds (about 0.2 microseconds each) and with the tensors (about 10). Page tables are walked (smaps) only when a file
-    is mapped that was not there at the baseline, or when the tree has more than one process.
+    is mapped that was not there at the baseline, when a range of shared memory has pages, or when the tree has more than
+    one process.
     """
 
     def __init__(

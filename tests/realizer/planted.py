@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 from ledger.bodies import MemorySampled
+from realizer import host_memory
 from realizer.memory import PrivateRange, Ranges, SharedRange
 from realizer.probes import Probes
 from realizer.procfs import Mapping, MappingUse, ProcFS
@@ -424,6 +425,23 @@ def emptied_shared_map() -> dict[str, Any]:
     filled = growth(before, probes.sample("filled"))
     mapped.madvise(mmap.MADV_DONTNEED)
     return {"filled": filled, "emptied": growth(before, probes.sample("emptied"))}
+
+
+@plant
+def emptied_shared_range() -> dict[str, Any]:
+    """The same of a range of the run's own: what is hidden so makes room for a copy that nobody would miss."""
+    ranges = Ranges()
+    probes = Probes(ranges, [])
+    probes.baseline()
+    before = probes.sample("before")
+    memory = ranges.allocate("shared-memory", SIZE, owner="bank")
+    with memory.view() as view:
+        _fill(view)
+    filled = growth(before, probes.sample("filled"))
+    assert host_memory._libc.madvise(memory.start, SIZE, mmap.MADV_DONTNEED) == 0
+    emptied = growth(before, probes.sample("emptied"))
+    ranges.free(memory)
+    return {"filled": filled, "emptied": emptied, "freed": growth(before, probes.sample("freed"))}
 
 
 @plant

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import itertools
 import mmap
@@ -399,7 +400,20 @@ def test_a_long_shared_range_is_one_memory_of_several_files(monkeypatch: pytest.
         for page in (*range(6), *range(9, 20)):
             view[page * PAGE : (page + 1) * PAGE] = source[page * PAGE : (page + 1) * PAGE]
         assert view == source
-    assert b"".join(os.pread(fd, 3 * PAGE, at * 3 * PAGE) for at, fd in enumerate(descriptors)) == source
+    assert b"".join(os.pread(descriptor, 20 * PAGE, 0) for descriptor in descriptors) == source
+    for descriptor, pages in zip(
+        descriptors, [3] * 6 + [2], strict=True
+    ):  # no room that no mapping shows, nor to be made
+        assert os.fstat(descriptor).st_size == pages * PAGE
+        for change in (
+            lambda fd=descriptor: os.ftruncate(fd, 20 * PAGE),
+            lambda fd=descriptor: os.ftruncate(fd, 0),
+            lambda fd=descriptor: os.pwrite(fd, b"hidden", 3 * PAGE),
+            lambda fd=descriptor: os.posix_fallocate(fd, 0, 4 * PAGE),
+            lambda fd=descriptor: fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE),
+        ):
+            with pytest.raises(PermissionError):
+                change()
     assert (area.mapped().value, area.read_tag().value) == (1, "t")
     assert held_in_shared_memory(area) == 20 * PAGE
     area.free()

@@ -97,6 +97,27 @@ def test_emptying_a_shared_map_gives_nothing_back() -> None:
     assert near(found["emptied"]["tree_sum"], SIZE), "what is true"
 
 
+def test_emptying_a_shared_range_of_the_run_gives_nothing_back() -> None:
+    found = measure("emptied_shared_range")
+    assert (found["filled"]["rss_shmem"], found["filled"]["new_file_mappings"]) == (SIZE, 0)
+    assert near(found["filled"]["tree_sum"], SIZE)
+    assert (found["emptied"]["rss_shmem"], found["emptied"]["new_file_mappings"]) == (0, SIZE)
+    assert near(found["emptied"]["tree_sum"], SIZE)
+    assert near(found["freed"]["tree_sum"], 0)
+
+
+def test_a_file_with_name_and_number_of_a_range_is_not_the_range() -> None:
+    ranges = Ranges()
+    memory = ranges.allocate("shared-memory", 4096, owner="bank")
+    (entry,) = [entry for entry in ProcFS().maps(os.getpid()) if entry.start == memory.start]
+    watch = HeldPagesWatch(ProcFS(), ranges, [])
+    key = (entry.device, entry.inode, entry.path)
+    assert watch._is_own(held_pages.MappedFile(key, in_memory=True, unlinked=True))
+    for other in ((key[0] + 1, *key[1:]), (key[0], key[1] + 1, key[2]), (*key[:2], "/SYSV00000000")):
+        assert not watch._is_own(held_pages.MappedFile(other, in_memory=True, unlinked=True))
+    ranges.free(memory)
+
+
 @pytest.mark.parametrize("plant", ["detached_segment", "first_segment"])
 def test_a_segment_that_nobody_has_attached_still_holds_its_pages(plant: str) -> None:
     found = measure(plant)
