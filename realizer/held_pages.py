@@ -10,14 +10,21 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ledger.measurement import Measurement, measured, unavailable
 from realizer.memory import Ranges, SharedRange
-from realizer.memory_files import FilePlace, detached_segments, memory_devices, shmem_device, tmpfs_files
-from realizer.procfs import BLOCK, PAGE, Mapping, ProcessGone, ProcFS, Unreadable, mapped_as, printable
+from realizer.memory_files import (
+    FilePlace,
+    detached_segments,
+    huge_page_devices,
+    memory_devices,
+    shmem_device,
+    tmpfs_files,
+)
+from realizer.procfs import ANON_SHMEM, BLOCK, PAGE, Mapping, ProcessGone, ProcFS, Unreadable, mapped_as, printable
 
 _SEGMENT = -1
 """Stands for the device number of a System V segment that nobody has attached; its id takes the inode's place."""
@@ -187,6 +194,7 @@ class HeldPagesWatch:
     def _files(self, pids: Iterable[int]) -> dict[FileKey, MappedFile]:
         """Every file that the members map, by key; device mappings and anonymous huge pages are no files."""
         memory = memory_devices(self.proc)
+        huge = huge_page_devices() | {mount.device for mount in self.proc.mounts() if mount.kind == "hugetlbfs"}
         found: dict[FileKey, MappedFile] = {}
         for pid in pids:
             try:
@@ -194,7 +202,7 @@ class HeldPagesWatch:
             except ProcessGone:
                 continue
             for entry in entries:
-                if not entry.path.startswith("/") or _is_device(entry):
+                if not entry.path.startswith(("/", ANON_SHMEM)) or _is_device(entry, huge):
                     continue  # inode 0 says nothing: the first System V segment after a start of the machine has it
                 key = (entry.device, entry.inode, entry.path)
                 file = found.get(key)
@@ -327,16 +335,23 @@ class HeldPagesWatch:
         return found
 
 
-def _is_device(entry: Mapping) -> bool:
-    """A mapped device node (a GPU's, say) or anonymous huge pages, which HugetlbPages has."""
-    if entry.path.startswith(("/anon_hugepage", "/dev/hugepages/")):
-        return True
-    return entry.path.startswith("/dev/") and not entry.path.startswith(("/dev/shm/", "/dev/zero"))
+def _is_device(entry: Mapping, huge: Set[int]) -> bool:
+    """A mapped device node (a GPU's, say), or huge pages (on the devices `huge`), which HugetlbPages has. A file of such a
+    name is neither."""
+    if entry.device in huge:
+        return not entry.path.startswith("/memfd:")  # which keeps them also when nobody maps it
+    if not entry.path.startswith("/dev/") or entry.deleted:
+        return False
+    try:
+        mode = Path(entry.path).stat().st_mode
+    except OSError:
+        return not entry.path.startswith("/dev/shm/")  # of another mount namespace, where nobody unlinked it
+    return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
 
 
 def _kernel_internal(path: str) -> bool:
     """Names that the kernel gives to files of its internal shared-memory mount."""
-    return path.startswith(("/memfd:", "/SYSV", "/dev/zero", "/drm mm object"))
+    return path.startswith(("/memfd:", "/SYSV", "/dev/zero", "/drm mm object", ANON_SHMEM))
 
 
 def _cached(entry: Mapping) -> int:

@@ -32,6 +32,22 @@ def shmem_device() -> int:
         os.close(descriptor)
 
 
+@cache
+def huge_page_devices() -> frozenset[int]:
+    """The kernel's internal mounts of huge pages, one for each size, where anonymous ones live: learnt in the same way."""
+    found = set()
+    sizes = Path("/sys/kernel/mm/hugepages")
+    for folder in sizes.glob("hugepages-*kB"):
+        size = int(folder.name.removeprefix("hugepages-").removesuffix("kB")) * 1024
+        try:
+            descriptor = os.memfd_create("tally-probe", os.MFD_HUGETLB | (size.bit_length() - 1) << os.MFD_HUGE_SHIFT)
+        except OSError:
+            continue  # a kernel or a sandbox that gives no such memfd: what is mapped under that name then counts as a file
+        found.add(os.fstat(descriptor).st_dev)
+        os.close(descriptor)
+    return frozenset(found)
+
+
 def tmpfs_files(proc: ProcFS, user: int | None = None) -> dict[FilePlace, int]:
     """Allocated bytes of the user's (this process's) regular files on writable memory filesystems, by device and inode."""
     user = os.geteuid() if user is None else user

@@ -23,6 +23,8 @@ BLOCK = 512
 
 _RANGE = re.compile(r"[0-9a-f]+-[0-9a-f]+ ")
 """How a line of maps begins; one that begins otherwise is not left out, but refused."""
+ANON_SHMEM = "[anon_shmem:"
+"""So begins, in place of /dev/zero, the name of shared anonymous memory that its process has named (PR_SET_VMA_ANON_NAME)."""
 _FLAGS, _EXITING = 6, 0x4
 """Place of the kernel's flags in the fields of /proc/PID/stat from the third on, and PF_EXITING among them."""
 _ESCAPE = re.compile(r"\\([0-7]{3})")
@@ -97,6 +99,10 @@ def parse_maps_line(line: str) -> Mapping:
     return Mapping(
         start, end, parts[1], os.makedev(major, minor), int(parts[4]), path.removesuffix(" (deleted)"), deleted
     )
+
+
+def _of_file(line: str) -> bool:
+    return "/" in line or ANON_SHMEM in line
 
 
 def printable(text: str) -> str:
@@ -191,7 +197,7 @@ class ProcFS:
         of thousands."""
         try:
             lines = self.text(pid, "maps").splitlines()
-            return [parse_maps_line(line) for line in lines if not files or "/" in line or not _RANGE.match(line)]
+            return [parse_maps_line(line) for line in lines if not files or _of_file(line) or not _RANGE.match(line)]
         except (ValueError, IndexError) as error:
             raise Unreadable(f"{self.root}/{pid}/maps has another form than proc_pid_maps(5): {error}") from error
 
@@ -205,7 +211,7 @@ class ProcFS:
             if line[0] in "0123456789abcdef":
                 if mapping is not None:
                     yield MappingUse(mapping, figures, flags)
-                mapping, figures, flags = parse_maps_line(line) if not files or "/" in line else None, {}, None
+                mapping, figures, flags = parse_maps_line(line) if not files or _of_file(line) else None, {}, None
             elif mapping is None:
                 continue
             elif line.startswith("VmFlags:"):

@@ -11,6 +11,7 @@ import fcntl
 import json
 import mmap
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -425,6 +426,80 @@ def emptied_shared_map() -> dict[str, Any]:
     filled = growth(before, probes.sample("filled"))
     mapped.madvise(mmap.MADV_DONTNEED)
     return {"filled": filled, "emptied": growth(before, probes.sample("emptied"))}
+
+
+class NamedProc(ProcFS):
+    """As where the kernel knows names of shared anonymous memory, and the process has given it one."""
+
+    def text(self, *parts: str | int) -> str:
+        text = super().text(*parts)
+        return text.replace("/dev/zero (deleted)", "[anon_shmem:a]") if parts[-1] in ("maps", "smaps") else text
+
+
+@plant
+def named_shared_map() -> dict[str, Any]:
+    """Shared anonymous memory under a name of its own, emptied."""
+    probes = Probes(Ranges(), [], proc=NamedProc())
+    probes.baseline()
+    before = probes.sample("before")
+    mapped = mmap.mmap(-1, SIZE)
+    _fill(mapped)
+    mapped.madvise(mmap.MADV_DONTNEED)
+    return growth(before, probes.sample("emptied"))
+
+
+@plant
+def file_named_as_a_device() -> dict[str, Any]:
+    """A scratch file on a disk under names that maps shows for huge pages and for devices."""
+    probes = Probes(Ranges(), [], proc=RenamedProc())
+    probes.baseline()
+    before = probes.sample("before")
+    grown = {}
+    for name in RenamedProc.NAMES:
+        RenamedProc.name = name
+        with tempfile.TemporaryFile() as file:
+            file.write(os.urandom(SIZE))
+            file.flush()
+            mapped = mmap.mmap(file.fileno(), SIZE)
+        mapped[0] = 1
+        grown[name] = growth(before, probes.sample("planted"))["tree_sum"]
+        mapped.close()
+    return grown
+
+
+class RenamedProc(ProcFS):
+    """As when the unlinked scratch file had been made under another name, for which this user may lack the rights."""
+
+    NAMES = (
+        "/anon_hugepage (deleted)",
+        "/anon_hugepage.bin (deleted)",
+        "/dev/hugepages/a (deleted)",
+        "/dev/a (deleted)",
+    )
+    name = ""
+
+    def text(self, *parts: str | int) -> str:
+        text = super().text(*parts)
+        if parts[-1] not in ("maps", "smaps") or not self.name:
+            return text
+        return re.sub(re.escape(tempfile.gettempdir()) + r"/\S+ \(deleted\)", self.name, text)
+
+
+@plant
+def anonymous_huge_pages() -> dict[str, Any]:
+    """Named by the kernel; HugetlbPages has what they hold."""
+    reserve_none = 0x4000  # MAP_NORESERVE, so that the machine needs to have none
+    try:
+        mapped = mmap.mmap(
+            -1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000 | reserve_none
+        )  # MAP_HUGETLB
+    except OSError:
+        return {}
+    probes = Probes(Ranges(), [])
+    probes.baseline()
+    files = probes._files._files([os.getpid()]).values()
+    mapped.close()
+    return {"files": [file.key[2] for file in files if "huge" in file.key[2]]}
 
 
 @plant

@@ -22,7 +22,7 @@ from realizer.held_pages import HeldPagesWatch
 from realizer.memory import DeviceRange, MemoryRange, Ranges
 from realizer.probes import Probes
 from realizer.procfs import ProcFS, Unreadable, parse_maps_line
-from tests.realizer.planted import MIB, SIZE, measure
+from tests.realizer.planted import MIB, SIZE, RenamedProc, measure
 
 torch = pytest.importorskip("torch")
 
@@ -95,6 +95,25 @@ def test_emptying_a_shared_map_gives_nothing_back() -> None:
     assert found["filled"]["rss_shmem"] == SIZE
     assert found["emptied"]["rss_shmem"] == 0, "what the kernel's class says"
     assert near(found["emptied"]["tree_sum"], SIZE), "what is true"
+
+
+def test_a_name_of_its_own_hides_no_shared_memory() -> None:
+    found = measure("named_shared_map")
+    assert (found["rss_shmem"], found["new_file_mappings"]) == (0, SIZE)
+    assert near(found["tree_sum"], SIZE)
+
+
+def test_a_file_named_as_huge_pages_or_as_a_device_is_a_file() -> None:
+    assert {name: near(grown, SIZE) for name, grown in measure("file_named_as_a_device").items()} == dict.fromkeys(
+        RenamedProc.NAMES, True
+    )
+
+
+def test_anonymous_huge_pages_are_no_file() -> None:
+    found = measure("anonymous_huge_pages")
+    if not found:
+        pytest.skip("this kernel has no huge pages")
+    assert found["files"] == []
 
 
 def test_emptying_a_shared_range_of_the_run_gives_nothing_back() -> None:
