@@ -240,6 +240,23 @@ class MaterializationState:
         return bool(self.spans) and self.spans[-1][1] is None
 
     @property
+    def gone(self) -> bool | None:
+        """Whether those who looked after its release found it gone: False as soon as one saw an owner or its region still
+        there, null where nobody saw anything."""
+        looks = [self.owners_alive]
+        looks += [look for seen in self.reclamations.values() for look in (seen.owners_alive, seen.region_mapped)]
+        if any(look.high is not None and look.high.value > 0 for look in looks):
+            return False
+        return True if any(look.high is not None for look in looks) else None
+
+    @property
+    def seen_spans(self) -> list[tuple[int, int | None]]:
+        """`spans` for people: what a look after its release still found has not ended."""
+        if not self.spans or self.gone is not False:
+            return self.spans
+        return [*self.spans[:-1], (self.spans[-1][0], None)]
+
+    @property
     def release_sequence(self) -> int | None:
         return self.released[0].sequence if self.released else None
 
@@ -253,7 +270,11 @@ def condition(found: MaterializationState | None) -> tuple[str, Tone]:
     if found.skipped and not found.spans:
         return "skipped", "dim"
     if found.released:
-        return ("live again", "bad") if found.live else ("released", "good")
+        if found.live:
+            return "live again", "bad"
+        if found.gone is None:
+            return "release claimed", "open"
+        return ("released", "good") if found.gone else ("not gone", "bad")
     if found.observed:
         live = found.observed[-1].body.live
         if live.value is None:

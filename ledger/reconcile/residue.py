@@ -44,6 +44,13 @@ def host_growth(plan: Plan, state: RunState, seen: Seen[MemorySampled]) -> Growt
     return most
 
 
+def unexplained_at_the_end(plan: Plan, state: RunState) -> int | float | None:
+    """Bytes of the process tree at the closing sample that no owner explains; null where that is not known."""
+    closing = state.sample("closing")
+    growth = host_growth(plan, state, closing) if closing is not None else None
+    return growth.unexplained if growth is not None else None
+
+
 def host_owned(plan: Plan, state: RunState, census: Census) -> dict[str, int | float]:
     """Live bytes on the host that owners explain: in private (`anonymous`) and in `shared` memory."""
     evidence = sum(number(figure) or 0 for figure in census.evidence_host_by_role.values())

@@ -20,6 +20,7 @@ from ledger.events import Event
 from ledger.glossary import HELD
 from ledger.plan import Plan
 from ledger.reconcile import INVARIANTS, JUDGE_VERSION, Judgement
+from ledger.reconcile.residue import unexplained_at_the_end
 from ledger.report import wording
 from ledger.report.chart import LEFT, RIGHT, WIDTH, Chart, draw
 from ledger.report.rows import (
@@ -149,6 +150,8 @@ def render_report(
             row_of={number: row.number for row in side.materializations for number, _ in row.findings},
             releases=release_rows(plan, state),
             resources=resource_rows(plan, state),
+            noise=wording.size(plan.host_noise_bytes) if plan is not None else None,
+            unexplained=_unexplained(plan, state) if plan is not None else None,
             verification=verification,
             provenance=provenance,
             judge_version=JUDGE_VERSION,
@@ -156,6 +159,11 @@ def render_report(
             **assets(),
         )
     )
+
+
+def _unexplained(plan: Plan, state: RunState) -> str:
+    found = unexplained_at_the_end(plan, state)
+    return wording.size(found) if found is not None else "unknown"
 
 
 def _length(timeline: Timeline) -> int:

@@ -184,7 +184,7 @@ def _lane(name: str, planned: Materialization | None, state: RunState, observed:
             value = found.observed[0].body.memory_resource_id.value
             resource = str(value) if value is not None else None
     spans = []
-    for began, ended in found.spans if found is not None else []:
+    for began, ended in found.seen_spans if found is not None else []:
         first = next((s for s in observed if s >= began and (ended is None or s <= ended)), None)
         spans.append(
             Span(

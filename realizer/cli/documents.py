@@ -214,7 +214,10 @@ class Span(Document):
 
 
 class TimelineRow(Document):
+    """What was there from when to when; `state` is the word for what became of it, as `tally show` has it."""
+
     id: str
+    state: str
     memory_resource_id: str | None
     spans: list[Span]
 

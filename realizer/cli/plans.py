@@ -118,10 +118,15 @@ def draft(
         data = _drafted(model, revision, adapter, chosen)
     made = _accepted(data, adapter, published)
     write_output(output, data, "the plan")
+    total = sum(m.expected_bytes for m in made.document.materializations if m.persistence == "persistent")
+    if total <= made.host_noise_bytes:
+        warn(
+            f"a hidden copy of all {amount(total)} would pass: the plan lets {amount(made.host_noise_bytes)} of host memory "
+            "go unexplained (memory_expectations.host_noise_bytes)"
+        )
     if as_json:
         emit_json(plan_summary(made))
     elif output != "-":
-        total = sum(m.expected_bytes for m in made.document.materializations if m.persistence == "persistent")
         state = "frozen" if made.frozen else "a draft"
         count = counted(len(made.document.materializations), "materialization")
         say(f"{output}: {state}, {count}, {amount(total)} to stay; next: {_next_step(made, output, model)}")

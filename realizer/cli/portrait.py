@@ -65,6 +65,9 @@ def portrait(plan: Plan | None, state: RunState, judgement: Judgement | None) ->
         if state.materializations:
             yield from _accounting(plan, state, judgement.accounting)
         yield from findings_parts(judgement.findings)
+        if any(found.code == "materialization.content-mismatch" for found in judgement.findings):
+            lists = command("weights", state.run_id or "@latest", ledger=True)
+            yield joined((f"`{lists}` names the tensors that differ, and why others were not compared", "dim"))
 
 
 def _witness(witness: RunState) -> Iterator[RenderableType]:
@@ -309,7 +312,7 @@ def _accounting(plan: Plan | None, state: RunState, accounting: Accounting | Non
         [
             ("persistent, required", measured(accounting.persistent_required)),
             ("persistent, unplanned", measured(accounting.unplanned_persistent)),
-            ("host mirror", measured(accounting.host_mirror)),
+            ("host mirror, found", measured(accounting.host_mirror)),
             ("staging", f"{measured(accounting.staging_before)} before, {measured(accounting.staging_after)} after"),
             ("transient peak", measured(accounting.transient_peak)),
             *([("host, unexplained", _unexplained(plan, state))] if plan is not None else []),
@@ -319,11 +322,10 @@ def _accounting(plan: Plan | None, state: RunState, accounting: Accounting | Non
 
 def _unexplained(plan: Plan, state: RunState) -> str:
     """Bytes of the tree at the end that no owner explains, and how many the plan lets pass: a copy that small is not found."""
-    from ledger.reconcile.residue import host_growth
+    from ledger.reconcile.residue import unexplained_at_the_end
 
-    closing = state.sample("closing")
-    growth = host_growth(plan, state, closing) if closing is not None else None
-    return f"{growth.unexplained if growth is not None else 'unknown'}; the plan lets {plan.host_noise_bytes} pass"
+    found = unexplained_at_the_end(plan, state)
+    return f"{size(found) if found is not None else 'unknown'}; the plan lets {size(plan.host_noise_bytes)} pass"
 
 
 def findings_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:

@@ -77,13 +77,16 @@ def timeline(source: RunSource, stop: int) -> TimelineDocument:
 
 
 def _rows(source: RunSource, state: RunState, at: Sequence[int]) -> Iterator[TimelineRow]:
+    from ledger.run_state import condition
+
     planned = source.plan.materializations if source.plan is not None else {}
     for name in [*planned, *(name for name in state.materializations if name not in planned)]:
         found = state.materializations.get(name)
         wanted = planned.get(name)
-        spans = [] if found is None else found.spans
+        spans = [] if found is None else found.seen_spans
         yield TimelineRow(
             id=name,
+            state=condition(found)[0],
             memory_resource_id=wanted.memory_resource_id if wanted is not None else None,
             spans=[Span(began=at[began], ended=None if ended is None else at[ended]) for began, ended in spans],
         )
@@ -102,8 +105,7 @@ def drawn(document: TimelineDocument) -> Iterator[RenderableType]:
     for row in document.materializations:
         bar = bar_of(row.spans, start, end, columns)
         ended = bool(row.spans) and row.spans[-1].ended is not None
-        state = "released" if ended else "live" if row.spans else "never"
-        yield joined((f"{row.id:<{label - 2}}", ""), (bar, "cyan" if ended else "green"), (state, "dim"))
+        yield joined((f"{row.id:<{label - 2}}", ""), (bar, "cyan" if ended else "green"), (row.state, "dim"))
     for key, name in CURVES:
         points = [(sample.at, value) for sample in document.samples if isinstance(value := sample.values.get(key), int)]
         if points:

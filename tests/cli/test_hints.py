@@ -56,7 +56,7 @@ def test_next_steps_run_as_printed_from_draft_to_plan(tally: Tally, tmp_path: Pa
     ran = tally("plan", "draft", model, "-o", "the draft.json")
     assert ran.code == 0, ran.err
     for step in ("reference", "plan freeze"):
-        shown = ran.error_line.partition("; next: tally ")[2]
+        shown = ran.err.splitlines()[-1].partition("; next: tally ")[2]
         assert shown.startswith(step)
         ran = tally(*shlex.split(shown))
         assert ran.code == 0, (shown, ran.err)

@@ -19,6 +19,7 @@ from ledger.canonical import r1_file
 from ledger.errors import RealizationFailed
 from ledger.plan import Plan, parse_plan
 from ledger.store import Store
+from realizer import drafting
 from realizer.cli.realization import _answer
 from tests.builders.checkpoints import tiny_model
 from tests.builders.runs import edited_plan
@@ -310,6 +311,17 @@ def test_a_draft_says_what_comes_next_and_is_no_frozen_plan(tally: Tally, tiny: 
     assert ran.json["materializations"][0]["streamed_bytes"] is not None
     assert tally("plan", "check", "new.json").code == 0
     assert "tally reference" in tally("plan", "draft", "model", "-o", "new.json").err
+
+
+def test_a_model_smaller_than_what_the_plan_lets_pass_is_warned_of(
+    tally: Tally, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "would pass: the plan lets 67108864 bytes of host memory go unexplained"
+    assert said in tally("plan", "draft", "model", "-o", "new.json").err
+    monkeypatch.setattr(drafting, "DEFAULT_HOST_NOISE_BYTES", 1024)
+    ran = tally("plan", "draft", "model", "-o", "new.json")
+    assert ran.code == 0
+    assert "would pass" not in ran.err
 
 
 @pytest.mark.parametrize(

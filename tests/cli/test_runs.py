@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ledger.bodies import Body, ReclamationObserved, RunClosed
+from ledger.bodies import Body, MaterializationObserved, ReclamationObserved, RunClosed
 from ledger.measurement import measured
 from ledger.plan import Plan
 from ledger.store import Store
@@ -258,6 +258,18 @@ def test_a_low_ratio_of_little_staging_beside_a_pass_is_told_in_words(
         in ran.out
     )
     assert "less than planned" not in tally("show", SECOND).out
+
+
+def test_bytes_that_differ_are_said_to_be_listed_elsewhere(tally: Tally, tmp_path: Path, plan: Plan) -> None:
+    digests = {"source_digest": measured("sha256:" + "a" * 64, None, "read"), "resident_digest": measured(
+        "sha256:" + "b" * 64, None, "read back"
+    )}  # fmt: skip
+    bodies = clean_bodies(plan)
+    wrong = changed(bodies, MaterializationObserved, digests, materialization_id="mat.weights.resident")
+    seed(tmp_path / "tally.db", plan, (FIRST, wrong), (SECOND, bodies))
+    hint = f"`tally weights {FIRST}` names the tensors that differ"
+    assert hint in tally("show", FIRST).out.replace("\n", " ")
+    assert "tally weights" not in tally("show", SECOND).out
 
 
 def test_a_pipe_is_told_the_unit_of_every_column_of_bytes(tally: Tally, ledger: Path) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from ledger.bodies import ReclamationObserved
+from ledger.measurement import measured
+from ledger.plan import Plan
 from realizer.cli.documents import Mark, Span
 from realizer.cli.timeline import bar_of, curve_of, marks_of
+from tests.builders.runs import changed, clean_bodies
 from tests.cli.conftest import Tally
-from tests.cli.seeding import FIRST, OTHER
+from tests.cli.seeding import FIRST, OTHER, seed
 
 
 @pytest.mark.parametrize(
@@ -69,6 +74,25 @@ def test_the_timeline_of_a_run(tally: Tally, ledger: Path, monkeypatch: pytest.M
     assert max(map(len, text.splitlines())) <= 80
     assert text.splitlines()[1].endswith("released")
     assert text.splitlines()[2].endswith("live")
+
+
+def test_what_a_look_after_its_release_still_found_goes_on(tally: Tally, tmp_path: Path, plan: Plan) -> None:
+    kept = changed(clean_bodies(plan), ReclamationObserved, {"region_mapped": measured(1, "flag", "smaps")})
+    seed(tmp_path / "tally.db", plan, (FIRST, kept))
+    stage = next(
+        row
+        for row in tally("replay", FIRST, "--timeline", "--json").json["materializations"]
+        if row["id"] == "mat.weights.stage"
+    )
+    assert (stage["state"], stage["spans"]) == ("not gone", [{"began": 5_000_000, "ended": None}])
+    assert tally("replay", FIRST, "--timeline").out.splitlines()[1].endswith("not gone")
+    shown = tally("show", FIRST).out
+    assert re.search(r"^mat\.weights\.stage .* not gone$", shown, re.MULTILINE)
+    (tmp_path / "page.html").unlink(missing_ok=True)
+    assert tally("report", FIRST, "-o", "page.html").code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "mat.weights.stage: from 5.0 ms, seen live at 7.0 ms, there to the end of the run" in page
+    assert "released at" not in page
 
 
 def test_it_stops_where_it_is_told_and_shows_what_never_began(tally: Tally, ledger: Path) -> None:

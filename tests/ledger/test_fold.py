@@ -18,6 +18,7 @@ from ledger.bodies import (
     MaterializationStarted,
     MemorySampled,
     PlanFrozen,
+    ReclamationObserved,
     RunClosed,
     RunSuperseded,
     SourceAccessed,
@@ -402,6 +403,27 @@ def test_stretches_without_room_are_said_to_be_left_out() -> None:
         for n in range(MOST_LABELS + 3)
     ]
     assert fold(run_events([clean_bodies(PLAN)[0], *looks], PLAN)).overflowed == {"samples": 2}
+
+
+@pytest.mark.parametrize(
+    ("alive", "mapped", "told"),
+    [
+        (measured(0, "owners", ""), measured(0, "flag", ""), ("released", "good")),
+        (measured(0, "owners", ""), unavailable("flag", "", "not readable"), ("released", "good")),
+        (measured(0, "owners", ""), measured(1, "flag", ""), ("not gone", "bad")),
+        (measured(18, "owners", ""), measured(0, "flag", ""), ("not gone", "bad")),
+        (unavailable("owners", "", "no probe"), unavailable("flag", "", "not readable"), ("release claimed", "open")),
+    ],
+)
+def test_what_was_only_said_to_be_released_is_not_called_so(
+    alive: Measurement, mapped: Measurement, told: tuple[str, str]
+) -> None:
+    bodies = changed(clean_bodies(PLAN), ReclamationObserved, {"owners_alive": alive, "region_mapped": mapped})
+    bodies = changed(bodies, MaterializationReleased, {"owners_alive": alive})
+    found = fold(run_events(bodies, PLAN)).materializations["mat.weights.stage"]
+    assert condition(found) == told
+    ends = [end for _, end in found.seen_spans]
+    assert ends == [None if told[0] == "not gone" else found.release_sequence], "what is still there has not ended"
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,11 @@ def test_nothing_is_fetched_and_one_script_may_run(which: str, request: pytest.F
     assert "@import" not in html
 
 
+def test_how_large_a_copy_would_pass_is_said(clean: Told) -> None:
+    text = " ".join(Anchors(clean.page()).text.split())
+    assert "host memory, unexplained0 B the plan lets 64.0 MiB pass: a copy that small is not found" in text
+
+
 def test_the_same_run_gives_the_same_page(clean: Told) -> None:
     assert clean.page() == clean.page()
 
