@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ledger.bodies import Assurance, Verdict
 from ledger.measurement import Measurement
@@ -123,12 +123,18 @@ class VerificationDocument(Document):
     status: Literal["valid", "valid-unanchored", "broken"]
     checks: Checks
     problems: list[Problem] = Field(default_factory=list)
+    """Each once, though two pins may say the same."""
     verdict: Verdict | None = None
     assurance: Assurance | None = None
     recorded_verdict: Verdict | None = None
     judge_version: str | None = None
     completeness: str | None = None
     unmet: list[str] = Field(default_factory=list)
+
+    @field_validator("problems")
+    @classmethod
+    def _each_once(cls, problems: list[Problem]) -> list[Problem]:
+        return list(dict.fromkeys(problems))
 
 
 class Difference(Document):

@@ -8,7 +8,7 @@ are found through the entry points of group `tallystick.adapters`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol
@@ -353,14 +353,24 @@ def adapter_for(plan: Plan) -> type[Adapter]:
         try:
             adapter = load_adapter(name)
         except TallyError as error:
-            broken.append(error.message)
+            broken.append(error)
             continue
         if adapter.recognises(plan):
             return adapter
     raise NotFound(
-        "; ".join(["the plan names no adapter and none of those installed recognises it", *broken]),
-        "name one with --adapter",
+        "; ".join(
+            [
+                "the plan names no adapter and none of those installed recognises it",
+                *(error.message for error in broken),
+            ]
+        ),
+        missing_extra(broken) or "name one with --adapter",
     )
+
+
+def missing_extra(broken: Iterable[TallyError]) -> str | None:
+    """What to install where one of these errors of adapters is for want of it; before that no other advice helps."""
+    return next((error.hint for error in broken if error.hint == install("realize")), None)
 
 
 def _entry_points() -> tuple[EntryPoint, ...]:

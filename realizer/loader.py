@@ -177,7 +177,11 @@ class Loader:
         return slots, each // PAGE * PAGE or each
 
     def copy(self, layout: Layout, source: MemoryRange, target: MemoryRange) -> int:
-        """Carry the layout's bytes from a host range to the same places of another range; returns the tensors' bytes."""
+        """Carry the layout's bytes from a host range to the same places of another range; returns the tensors' bytes.
+
+        Whatever lies there is carried on, padding and derived places too (`read` and `stream` refuse those): no checkpoint
+        key is looked at. Raises RealizationFailed for a source that is not in host memory, and for a range too short.
+        """
         _held("copy(layout, source, target)", layout, source, target)
         _from_host("copy(layout, source, target)", source)
         length = layout.length

@@ -161,7 +161,7 @@ def _accepted(data: bytes, adapter: str | None, published: str | None) -> Plan:
 
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "vocab.txt")
-"""Where none of these is in a checkpoint's folder, a prompt cannot be read."""
+"""Where one of these is in a checkpoint's folder, a prompt can be read: the adapter need not be asked, which takes a while."""
 
 
 def _next_step(made: Plan, output: str, model: str | None) -> str:
@@ -171,8 +171,24 @@ def _next_step(made: Plan, output: str, model: str | None) -> str:
         return command("realize", output, *local)
     if made.document.adapter is None:
         return command("plan", "freeze", output, "-o", "plan.json")
-    read = [] if not local or any((Path(local[1]) / name).exists() for name in TOKENIZERS) else ["--tokens", "1,2,3,4"]
-    return command("reference", output, *local, *read, "-o", "reference.safetensors")
+    ids = [] if not local or _tokens_known(made.document.adapter.name, local[1]) else ["--tokens", "1,2,3,4"]
+    return command("reference", output, *local, *ids, "-o", "reference.safetensors")
+
+
+def _tokens_known(adapter: str, folder: str) -> bool:
+    """Whether a prompt can be read: by a tokenizer in the checkpoint's folder, or by the adapter without one."""
+    if any((Path(folder) / name).exists() for name in TOKENIZERS):
+        return True
+    from realizer import answers
+    from realizer.adapter import load_adapter
+    from realizer.checkpoint import open_checkpoint
+    from realizer.cli.realization import DEFAULT_PROMPT
+
+    try:
+        answers.tokens(load_adapter(adapter), open_checkpoint(folder), DEFAULT_PROMPT)
+    except TallyError:
+        return False
+    return True
 
 
 def _published(adapter: str | None, published: str, model: str | None) -> bytes:
@@ -206,9 +222,9 @@ def _adapter(name: str | None, checkpoint: Checkpoint) -> type[Adapter]:
     Raises NotFound saying why each refused: the first key that does not map, or another kind of model.
     """
     from realizer import answers
-    from realizer.adapter import adapter_names, load_adapter
+    from realizer.adapter import adapter_names, load_adapter, missing_extra
 
-    refusals = []
+    refusals, broken = [], []
     for candidate in [name] if name is not None else adapter_names():
         try:
             found = load_adapter(candidate)
@@ -217,13 +233,14 @@ def _adapter(name: str | None, checkpoint: Checkpoint) -> type[Adapter]:
             if name is not None:
                 raise
             refusals.append(error.message)  # it names the adapter; another may do
+            broken.append(error)
         else:
             if why is None:
                 return found
             refusals.append(f"{candidate}: {why}")
     raise NotFound(
         f"no adapter can realise this checkpoint ({'; '.join(refusals) or 'none is installed'})",
-        "install or write an adapter for this kind of model",
+        missing_extra(broken) or "install or write an adapter for this kind of model",
     )
 
 

@@ -13,6 +13,7 @@ import click
 from ledger.errors import LedgerBroken, NotFound
 from realizer.cli.access import shown_ledger
 from realizer.cli.files import read_input
+from realizer.cli.hints import on_the_same_ledger
 from realizer.cli.options import DEFAULT_LEDGER, FileName, json_option
 from realizer.cli.outputs import SQLITE_MAGIC
 from realizer.cli.rendering import VERDICT_STYLES, cell, emit_json, facts, heading, joined, progress_bar, show, table
@@ -81,7 +82,10 @@ def verify(
         show(*_stranger_parts(document, str(file), stranger))
     else:
         location = file or wanted.ledger or os.environ.get("TALLY_LEDGER") or DEFAULT_LEDGER
-        show(*_parts(document, shown_ledger(location), of_ledger=of_ledger))
+        show(
+            *_parts(document, shown_ledger(location), of_ledger=of_ledger),
+            *_next_step(document, wanted, file, of_ledger),
+        )
     return exit_code(document)
 
 
@@ -267,3 +271,42 @@ def _parts(document: VerificationDocument, shown: str, *, of_ledger: bool) -> It
         yield ""
         yield heading("Not met")
         yield from (cell(f"  {requirement}") for requirement in document.unmet)
+
+
+def _next_step(
+    document: VerificationDocument, wanted: Wanted, file: str | None, of_ledger: bool
+) -> Iterator[RenderableType]:
+    """What to try, below the problems of what is broken."""
+    if document.status != "broken":
+        return
+    yield ""
+    yield heading("Next")
+    if not of_ledger:
+        yield cell("rely on nothing in it: get it anew from whoever made it, and ask them which key and pin are theirs")
+        return
+    location = file or wanted.ledger
+    given = ["--ledger", shown_ledger(location)] if location else []
+    yield cell(on_the_same_ledger(_remedy(document), given))
+
+
+def _remedy(document: VerificationDocument) -> str:
+    """What helps a ledger: by whether it disagrees with itself, with this program's schema, or only with what was pinned."""
+    from ledger.pins import ACCEPT_HINT
+
+    checks, codes = document.checks, {problem.code for problem in document.problems}
+    if "failed" not in (checks.chain, checks.plan, checks.blobs):
+        if codes == {"signature"}:
+            return "ask whoever keeps the pin for pin and key again: this key did not sign this pin"
+        return f"if the pin is this ledger's own, {ACCEPT_HINT}"
+    if codes == {"unknown-type"}:
+        return "a newer version of this program may have written it: verify it with that one"
+    if codes == {"blob-missing"}:
+        return "import the runs again from files exported with --attach; else restore a backup"
+    positions = [problem.position for problem in document.problems if problem.position is not None]
+    if not positions and codes == {"content"}:
+        return "`tally db upgrade` puts guards, views and indexes back; where it is broken after that, restore a backup"
+    since = f" from position {min(positions)} on" if positions else ""
+    return (
+        f"nothing mends what was recorded: keep this ledger apart, unchanged, to find out what was done to it{since};"
+        " restore a backup, and verify that with a pin kept elsewhere (docs/operations.md)"
+    )

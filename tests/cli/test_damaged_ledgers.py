@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ledger import pins
 from ledger.sqlite import sqlite_driver
+from ledger.store import Store
 from tests.builders.judged import run_id
 from tests.cli.conftest import Tally
 from tests.zoo import ledgers
@@ -74,6 +76,42 @@ def test_a_damaged_ledger_is_told_in_one_line(tally: Tally, tmp_path: Path, name
         ran = tally(*command)
         assert ran.code in (0, 1, 3, 4), command
         assert "internal error" not in ran.err, (command, ran.err)
+
+
+def test_a_fault_that_two_pins_show_is_told_once(tally: Tally, tmp_path: Path) -> None:
+    path = ledgers.good(tmp_path / "tally.db")
+    assert tally("pin", "-o", "ledger.pin").code == 0
+    with Store.open(path) as store:
+        pins.move_pin(store)
+    ledgers.rewritten(path)
+    for given in ((), ("--pin", "ledger.pin")):
+        found = tally("verify", *given, "--json").json
+        assert ([problem["code"] for problem in found["problems"]], found["checks"]["pin"]) == (["fork"], "failed")
+        assert tally("verify", *given).out.count("fork: ledger") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("edited", "done to it from position 5 on; restore a backup, and verify that with a pin kept elsewhere"),
+        ("checkpoint-forged", "done to it; restore a backup"),
+        ("rewritten", "if the pin is this ledger's own, another copy of this ledger may have gone on"),
+        ("truncated", "`tally pin --accept -o accepted.pin --ledger here.db` takes it as it is"),
+        ("view-lies", "`tally db upgrade --ledger here.db` puts guards, views and indexes back"),
+        ("blob-dropped", "exported with --attach"),
+        ("unknown-type", "a newer version of this program"),
+    ],
+)
+def test_a_broken_ledger_comes_with_what_to_do(tally: Tally, tmp_path: Path, name: str, advice: str) -> None:
+    path = ledgers.good(tmp_path / "here.db")
+    assert tally("pin", "-o", "ledger.pin", "--ledger", "here.db").code == 0
+    assert "NEXT" not in tally("verify", "here.db", "--pin", "ledger.pin").out
+    ledgers.BAD[name].attack(path)
+    given = ("--pin", "ledger.pin") if ledgers.BAD[name].by_pin else ()
+    for ledger in (("here.db",), ("--ledger", "here.db")):
+        ran = tally("verify", *ledger, *given)
+        assert ran.code == 4
+        assert advice in " ".join(ran.out.partition("NEXT")[2].split())
 
 
 @pytest.mark.parametrize("version", ["UPDATE ledger_version SET version_num = 'x'", "DELETE FROM ledger_version"])

@@ -61,3 +61,16 @@ def test_next_steps_run_as_printed_from_draft_to_plan(tally: Tally, tmp_path: Pa
         ran = tally(*shlex.split(shown))
         assert ran.code == 0, (shown, ran.err)
     assert parse_plan((tmp_path / "plan.json").read_bytes()).frozen
+
+
+def test_token_ids_are_asked_for_only_where_nothing_reads_a_prompt(
+    tally: Tally, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    from adapters.causal_lm import CausalLM
+
+    tiny_model(tmp_path / "model")
+    assert "--tokens 1,2,3,4" in tally("plan", "draft", "model", "-o", "draft.json").error_line
+    monkeypatch.setattr(CausalLM, "tokens", lambda checkpoint, prompt: list(prompt.encode()))
+    ran = tally("plan", "draft", "model", "-o", "draft.json")
+    assert ran.error_line.endswith("; next: tally reference draft.json --checkpoint model -o reference.safetensors")

@@ -210,6 +210,16 @@ def test_copy_carries_a_range_on(tmp_path: Path) -> None:
         loader.copy(layout, stage, HeapRange(layout.length - 1))
 
 
+def test_copy_carries_computed_places_on_too(tmp_path: Path) -> None:
+    checkpoint, _ = odd_checkpoint(tmp_path)
+    layout = Layout("test", (TensorPlace("t", "U8", (4,), 2, ("byte",), derived=True),))
+    loader, source, target = Loader(checkpoint), HeapRange(8, fill=0x5A), HeapRange(8, fill=0)
+    with pytest.raises(RealizationFailed, match="only copies"):
+        loader.stream(layout, source, target)
+    assert loader.copy(layout, source, target) == 4
+    assert target.data() == b"\x5a" * 6 + b"\0\0"
+
+
 def test_arguments_in_another_order_are_refused_by_naming_the_call(tmp_path: Path) -> None:
     checkpoint, _ = odd_checkpoint(tmp_path)
     layout, loader, host = layout_of(checkpoint, ["byte"]), Loader(checkpoint), HeapRange(64, fill=0xEE)

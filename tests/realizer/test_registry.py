@@ -18,7 +18,7 @@ from realizer.answers import AdapterFault
 from realizer.checkpoint import open_checkpoint
 from realizer.cli.plans import _adapter
 from realizer.software import adapter_identity
-from tests.builders.checkpoints import tiny_model
+from tests.builders.checkpoints import tiny_model, write_checkpoint
 
 
 def point(name: str, value: str) -> EntryPoint:
@@ -81,6 +81,25 @@ def test_a_broken_adapter_does_not_keep_another_from_being_found(
         _adapter("a_breaking", checkpoint)
     offer(monkeypatch, breaking, point("also_broken", "no_such_module:Any"))
     with pytest.raises(NotFound, match=r"`unsupported` raised KeyError: 'width'; adapter 'also_broken' cannot be imp"):
+        _adapter(None, checkpoint)
+
+
+def test_where_only_the_extra_is_missing_that_is_the_advice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in an install without torch; an adapter that refuses for a reason of its own is in nobody's way."""
+    checkpoint = open_checkpoint(write_checkpoint(tmp_path / "model", [{"x": ("U8", (1,), b"x")}]))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "needing_torch.py").write_text("import torch\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plan: Any = SimpleNamespace(document=SimpleNamespace(adapter=None))
+    needing = point("needing", "needing_torch:Any")
+    for offered in ((needing,), (CAUSAL, needing)):
+        offer(monkeypatch, *offered)
+        for ask in (lambda: _adapter(None, checkpoint), lambda: adapter_for(plan)):
+            with pytest.raises(NotFound, match="'needing' cannot be imported") as raised:
+                ask()
+            assert raised.value.hint == install("realize")
+    offer(monkeypatch, CAUSAL, point("gone", "no_such_module:Any"))
+    with pytest.raises(NotFound, match=r"install or write an adapter"):
         _adapter(None, checkpoint)
 
 
