@@ -70,7 +70,7 @@ def test_token_ids_are_asked_for_only_where_nothing_reads_a_prompt(
     from adapters.causal_lm import CausalLM
 
     tiny_model(tmp_path / "model")
-    assert "--tokens 1,2,3,4" in tally("plan", "draft", "model", "-o", "draft.json").error_line
+    assert "--tokens 1,2,3,4" in tally("plan", "draft", "model", "-o", "draft.json").err
     monkeypatch.setattr(CausalLM, "tokens", lambda checkpoint, prompt: list(prompt.encode()))
     ran = tally("plan", "draft", "model", "-o", "draft.json")
-    assert ran.error_line.endswith("; next: tally reference draft.json --checkpoint model -o reference.safetensors")
+    assert ran.err.endswith("; next: tally reference draft.json --checkpoint model -o reference.safetensors\n")
