@@ -386,7 +386,9 @@ class SharedRange(_HostRange):
         finally:
             file.writing.release()
         first = offset // PAGE * PAGE
-        _libc.madvise(self.start + first, round_up(offset + length, PAGE) - first, _MADV_POPULATE_READ)
+        span = round_up(offset + length, PAGE) - first
+        if _libc.madvise(self.start + first, span, _MADV_POPULATE_READ) != 0:  # unknown before Linux 5.14
+            bytes(memoryview((ctypes.c_ubyte * span).from_address(self.start + first))[::PAGE])
         return True
 
     def tag(self, text: str) -> None:

@@ -384,6 +384,16 @@ def test_shared_memory_is_written_through_its_file_by_one_at_a_time(monkeypatch:
         os.fstat(descriptor)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_what_is_written_through_the_file_is_in_the_page_tables(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+    area, source = SharedRange(9 * PAGE, owner="m"), bytearray(os.urandom(7 * PAGE))
+    if not known:  # a kernel that cannot bring pages in when it is asked to
+        monkeypatch.setattr(host_memory, "_MADV_POPULATE_READ", 0x7FFF)
+    assert area.write(PAGE + 5, ctypes.addressof(ctypes.c_ubyte.from_buffer(source)), 6 * PAGE)
+    assert held_in_shared_memory(area) >= 7 * PAGE, "pages that no page table has would count as hidden"
+    area.free()
+
+
 def test_a_long_shared_range_is_one_memory_of_several_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_memory, "SHARED_FILE_BYTES", PAGE)
     monkeypatch.setattr(host_memory, "LARGE_PAGE", PAGE)
