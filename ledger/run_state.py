@@ -201,6 +201,10 @@ class ReclamationState:
     """Sequence of the last one."""
 
 
+def _above_zero(look: Extremes) -> bool:
+    return look.high is not None and look.high.value > 0
+
+
 @dataclass
 class MaterializationState:
     """What the events say of one materialization id, planned or not."""
@@ -243,11 +247,19 @@ class MaterializationState:
     def gone(self) -> bool | None:
         """Whether those who looked after its release found it gone: False as soon as one saw an owner or its region still
         there, null where nobody saw anything."""
-        looks = [self.owners_alive]
-        looks += [look for seen in self.reclamations.values() for look in (seen.owners_alive, seen.region_mapped)]
-        if any(look.high is not None and look.high.value > 0 for look in looks):
+        regions = [seen.region_mapped for seen in self.reclamations.values()]
+        if self.owner_seen or any(_above_zero(look) for look in regions):
             return False
-        return True if any(look.high is not None for look in looks) else None
+        return True if any(look.high is not None for look in (*self._owner_looks, *regions)) else None
+
+    @property
+    def owner_seen(self) -> bool:
+        """Somebody who looked at or after its release saw an owner alive."""
+        return any(_above_zero(look) for look in self._owner_looks)
+
+    @property
+    def _owner_looks(self) -> list[Extremes]:
+        return [self.owners_alive, *(seen.owners_alive for seen in self.reclamations.values())]
 
     @property
     def seen_spans(self) -> list[tuple[int, int | None]]:
@@ -272,15 +284,22 @@ def condition(found: MaterializationState | None) -> tuple[str, Tone]:
     if found.released:
         if found.live:
             return "live again", "bad"
-        if found.gone is None:
-            return "release claimed", "open"
-        return ("released", "good") if found.gone else ("not gone", "bad")
+        return _release_seen(found)
     if found.observed:
         live = found.observed[-1].body.live
         if live.value is None:
             return "liveness unknown", "open"
         return ("live", "good") if live.value == 1 and found.live else ("not live", "bad")
     return ("claimed", "open") if found.realized else ("started", "open")
+
+
+def _release_seen(found: MaterializationState) -> tuple[str, Tone]:
+    if found.gone is None:
+        return "release claimed", "open"
+    if found.gone:
+        return "released", "good"
+    # A region can be mapped whose pages went back, which the judge asks the process tree for.
+    return ("not gone", "bad") if found.owner_seen else ("still mapped", "open")
 
 
 @dataclass

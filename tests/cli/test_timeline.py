@@ -84,10 +84,10 @@ def test_what_a_look_after_its_release_still_found_goes_on(tally: Tally, tmp_pat
         for row in tally("replay", FIRST, "--timeline", "--json").json["materializations"]
         if row["id"] == "mat.weights.stage"
     )
-    assert (stage["state"], stage["spans"]) == ("not gone", [{"began": 5_000_000, "ended": None}])
-    assert tally("replay", FIRST, "--timeline").out.splitlines()[1].endswith("not gone")
+    assert (stage["state"], stage["spans"]) == ("still mapped", [{"began": 5_000_000, "ended": None}])
+    assert tally("replay", FIRST, "--timeline").out.splitlines()[1].endswith("still mapped")
     shown = tally("show", FIRST).out
-    assert re.search(r"^mat\.weights\.stage .* not gone$", shown, re.MULTILINE)
+    assert re.search(r"^mat\.weights\.stage .* still mapped$", shown, re.MULTILINE)
     (tmp_path / "page.html").unlink(missing_ok=True)
     assert tally("report", FIRST, "-o", "page.html").code == 0
     page = (tmp_path / "page.html").read_text()
