@@ -11,6 +11,7 @@ from realizer.cli.portrait import findings_parts
 from realizer.cli.rendering import (
     OUTCOME_STYLES,
     VERDICT_STYLES,
+    amount,
     bullets,
     cell,
     facts,
@@ -73,6 +74,10 @@ def statement_parts(opened: Evidence) -> Iterator[RenderableType]:
             ),
             ("events", f"{summary.events}, and {counted(summary.witnesses, 'witness', 'witnesses')}"),
             ("attempts before", str(summary.attempts_before)),
+            (
+                "let pass",
+                f"{amount(opened.plan.host_noise_bytes)} of host memory unexplained: a copy that small is not found",
+            ),
         ]
     )
     if predicate.prior_runs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import stat
 import threading
@@ -217,6 +218,7 @@ def test_evidence_show_says_what_is_stated_and_checks_nothing(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     ran = tally("evidence", "show", evidence)
+    assert re.search(r"^let pass +67108864 bytes of host memory unexplained", ran.out, re.MULTILINE)
     assert ran.code == 0
     assert max(map(len, ran.out.splitlines())) <= 80
     assert "PASS" in ran.out
