@@ -244,33 +244,34 @@ class MaterializationState:
         return bool(self.spans) and self.spans[-1][1] is None
 
     @property
-    def gone(self) -> bool | None:
-        """Whether those who looked after its release found it gone: False as soon as one saw an owner or its region still
-        there, null where nobody saw anything."""
+    def release_seen(self) -> Literal["released", "not gone", "still mapped", "release claimed"]:
+        """What those who looked at or after its release saw of it: nothing, an owner, its region, or nobody could look.
+
+        A region can be mapped whose pages went back, which the judge asks the process tree for.
+        """
+        owners = [self.owners_alive, *(seen.owners_alive for seen in self.reclamations.values())]
         regions = [seen.region_mapped for seen in self.reclamations.values()]
-        if self.owner_seen or any(_above_zero(look) for look in regions):
-            return False
-        return True if any(look.high is not None for look in (*self._owner_looks, *regions)) else None
-
-    @property
-    def owner_seen(self) -> bool:
-        """Somebody who looked at or after its release saw an owner alive."""
-        return any(_above_zero(look) for look in self._owner_looks)
-
-    @property
-    def _owner_looks(self) -> list[Extremes]:
-        return [self.owners_alive, *(seen.owners_alive for seen in self.reclamations.values())]
+        if any(_above_zero(look) for look in owners):
+            return "not gone"
+        if any(_above_zero(look) for look in regions):
+            return "still mapped"
+        return "released" if any(look.high is not None for look in owners + regions) else "release claimed"
 
     @property
     def seen_spans(self) -> list[tuple[int, int | None]]:
         """`spans` for people: what a look after its release still found has not ended."""
-        if not self.spans or self.gone is not False:
+        if not self.spans or self.release_seen not in ("not gone", "still mapped"):
             return self.spans
         return [*self.spans[:-1], (self.spans[-1][0], None)]
 
     @property
     def release_sequence(self) -> int | None:
         return self.released[0].sequence if self.released else None
+
+
+RELEASE_TONES: dict[str, Tone] = {
+    "released": "good", "not gone": "bad", "still mapped": "open", "release claimed": "open",
+}  # fmt: skip
 
 
 def condition(found: MaterializationState | None) -> tuple[str, Tone]:
@@ -284,22 +285,13 @@ def condition(found: MaterializationState | None) -> tuple[str, Tone]:
     if found.released:
         if found.live:
             return "live again", "bad"
-        return _release_seen(found)
+        return found.release_seen, RELEASE_TONES[found.release_seen]
     if found.observed:
         live = found.observed[-1].body.live
         if live.value is None:
             return "liveness unknown", "open"
         return ("live", "good") if live.value == 1 and found.live else ("not live", "bad")
     return ("claimed", "open") if found.realized else ("started", "open")
-
-
-def _release_seen(found: MaterializationState) -> tuple[str, Tone]:
-    if found.gone is None:
-        return "release claimed", "open"
-    if found.gone:
-        return "released", "good"
-    # A region can be mapped whose pages went back, which the judge asks the process tree for.
-    return ("not gone", "bad") if found.owner_seen else ("still mapped", "open")
 
 
 @dataclass

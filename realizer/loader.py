@@ -29,6 +29,7 @@ from realizer.memory_range import round_up
 from realizer.procfs import PAGE
 from realizer.scatter import (
     READ_PARTS,
+    Item,
     Part,
     Piece,
     Pieces,
@@ -138,11 +139,11 @@ class Loader:
         slots, slot_bytes = self._slots(ring, target)
         with collector_paused():
             cut = cut_windows(self._within(pieces, target.length), slot_bytes)
-        windows = cut.windows
+        windows: Sequence[Window]
         if self.verify:
             windows = spread_windows(cut)
-        elif isinstance(target, SharedRange):  # whose files each let one writer in
-            windows = alternating(cut.windows, lambda window: target.file_of(int(cut.target[window.parts.start])))
+        else:
+            windows = _taking_turns(cut.windows, target, lambda window: int(cut.target[window.parts.start]))
         free: SimpleQueue[_Slot] = SimpleQueue()
         for number in range(slots):
             free.put(_Slot(number * slot_bytes))
@@ -198,9 +199,7 @@ class Loader:
         def carry(at: int) -> None:
             _put(target, at, source.start + at, min(HOST_SLOT_BYTES, length - at))
 
-        starts: Sequence[int] = range(0, length, HOST_SLOT_BYTES)
-        if isinstance(target, SharedRange):
-            starts = alternating(starts, target.file_of)
+        starts = _taking_turns(range(0, length, HOST_SLOT_BYTES), target, int)
         with ThreadPoolExecutor(self.threads, thread_name_prefix="copy") as pool:
             list(pool.map(carry, starts))
         return layout.bytes
@@ -259,6 +258,16 @@ def _from_host(call: str, memory: MemoryRange) -> None:
             f"loader.{call} was given the range of {memory.owner}, in {memory.space}, to take bytes from",
             "they come out of host memory: are the ranges swapped?",
         )
+
+
+def _taking_turns(items: Sequence[Item], target: MemoryRange, offset: Callable[[Item], int]) -> Sequence[Item]:
+    """The items in the order in which threads write them: a shared range's files take turns, as each lets one writer in.
+
+    `offset` gives the byte of the target at which an item begins.
+    """
+    if not isinstance(target, SharedRange):
+        return items
+    return alternating(items, lambda item: target.file_of(offset(item)))
 
 
 def _copies(ring: MemoryRange, target: MemoryRange) -> _HostCopies | DeviceCopies:
